@@ -1,0 +1,240 @@
+"""The environment file as types: what a platform engineer writes, before any rule has looked at it.
+
+Only shapes live here (types, closed sets, patterns, ranges). What makes a combination impossible is a rule
+(`infra.config.rules`), so that one run reports every fault of a file.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
+
+from infra.catalog import Software
+from infra.catalog.ami import AmiType
+from infra.catalog.instances import EfaLayout, Transport
+
+PoolRole = Literal["system", "trainer", "rollout", "environment", "buffer"]
+CapacityType = Literal["on_demand", "spot", "reservation", "capacity_block"]
+Effect = Literal["NO_SCHEDULE", "NO_EXECUTE", "PREFER_NO_SCHEDULE"]
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]*(-[a-z0-9]+)*$", max_length=24)]
+AccountId = Annotated[str, StringConstraints(pattern=r"^\d{12}$")]
+Region = Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$")]
+Zone = Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-\d[a-z]$")]
+Cidr = Annotated[str, StringConstraints(pattern=r"^\d{1,3}(\.\d{1,3}){3}/\d{1,2}$")]
+Arn = Annotated[str, StringConstraints(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:(role|user)/.+$")]
+ReservationId = Annotated[str, StringConstraints(pattern=r"^cr-[0-9a-f]{17}$")]
+ImageId = Annotated[str, StringConstraints(pattern=r"^ami-[0-9a-f]{8,17}$")]
+Release = Annotated[str, StringConstraints(pattern=r"^\d\.\d{2}\.\d{1,2}-\d{8}$")]
+Version = Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+){1,3}$")]
+Email = Annotated[str, StringConstraints(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")]
+CudaArch = Annotated[str, StringConstraints(pattern=r"^\d{1,2}\.\d$")]
+
+
+class Part(BaseModel):
+    """Base of every part of the file: immutable, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True, use_attribute_docstrings=True)
+
+
+class Bootstrap(Part):
+    qualifier: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{1,10}$")] = "moerl"
+    """Qualifier of the CDK bootstrap stack; `moerl` keeps this package's roles apart from others in the account."""
+    permissions_boundary: Annotated[str, StringConstraints(pattern=r"^[\w+=,.@-]{1,128}$")] | None = None
+    """Name of an IAM managed policy that bounds every role created; none when absent."""
+
+
+class PublicEndpoint(Part):
+    public_cidrs: tuple[Cidr, ...] = Field(examples=[["203.0.113.0/24"]])
+    """Networks that may reach the public API endpoint; the private endpoint stays on."""
+
+
+class Kubernetes(Part):
+    version: Annotated[str, StringConstraints(pattern=r"^\d\.\d{2}$")] = Field(examples=["1.35"])
+    node_release: Release | None = None
+    """AMI release of every managed pool, for example 1.35.2-20260917; from the lock file when absent."""
+    endpoint: Literal["private"] | PublicEndpoint = "private"
+    admins: tuple[Arn, ...] = Field(default=(), examples=[["arn:aws:iam::123456789012:role/platform-admin"]])
+    """IAM principals that get cluster-admin through an access entry."""
+
+
+class Network(Part):
+    cidr: Cidr = Field(default="10.0.0.0/16", examples=["10.0.0.0/16"])
+    zones: tuple[Zone, ...] = Field(examples=[["us-west-2a", "us-west-2b", "us-west-2c"]])
+    accelerator_zone: Zone = Field(examples=["us-west-2b"])
+    egress: Literal["nat", "none"] = "nat"
+    """`nat`: one NAT gateway per zone in use. `none`: no way out; images and charts must be mirrored."""
+
+
+class OnDemand(Part):
+    type: Literal["on_demand"]
+
+
+class Spot(Part):
+    type: Literal["spot"]
+
+
+class Reservation(Part):
+    type: Literal["reservation"]
+    id: ReservationId = Field(examples=["cr-0123456789abcdef0"])
+    """Targeted on-demand capacity reservation (ODCR)."""
+    placement_group: str | None = None
+    """Name of the cluster placement group that the reservation was made in; none when absent."""
+
+
+class CapacityBlock(Part):
+    type: Literal["capacity_block"]
+    id: ReservationId = Field(examples=["cr-0123456789abcdef0"])
+    starts: AwareDatetime = Field(examples=["2026-12-07T11:30:00Z"])
+    ends: AwareDatetime = Field(examples=["2026-12-21T11:30:00Z"])
+
+
+Capacity = Annotated[OnDemand | Spot | Reservation | CapacityBlock, Field(discriminator="type")]
+
+
+class NodeRange(Part):
+    min: Annotated[int, Field(ge=0)] = 0
+    max: Annotated[int, Field(ge=1, examples=[32])]
+
+
+class Ami(Part):
+    """The pool's machine image; every field absent means the EKS AMI of the pool's role at `kubernetes.node_release`."""
+
+    id: ImageId | None = None
+    """A custom AMI: the node group carries no AMI type and gets a complete NodeConfig."""
+    type: AmiType | None = None
+    release: Release | None = None
+    efa_driver: Version | None = None
+    """Declared EFA kernel driver of a custom AMI; GPU-direct transport needs 3.3.0."""
+    gdrdrv: Version | None = None
+    """Declared gdrdrv module of a custom AMI; DeepEP needs 2.5."""
+
+
+class Taint(Part):
+    key: str
+    value: str = ""
+    effect: Effect = "NO_SCHEDULE"
+
+
+class Pool(Part):
+    role: PoolRole
+    instance_types: tuple[str, ...] = Field(min_length=1, examples=[["p5en.48xlarge"]])
+    nodes: Annotated[int, Field(ge=1)] | NodeRange = Field(examples=[16, {"min": 0, "max": 32}])
+    """A number is a fixed pool (min = desired = max); a range is scaled from outside CloudFormation."""
+    capacity: Capacity
+    zone: Zone | None = Field(default=None, examples=["us-west-2b"])
+    """One zone, since nodes that talk over EFA never span zones; `network.accelerator_zone` when absent. The system
+    pool alone spans every zone."""
+    ami: Ami = Ami()
+    transport: Transport | None = None
+    """Derived from instance type, stack and AMI when absent; asked for and impossible is refused."""
+    efa_layout: EfaLayout = "efa-only"
+    efa: bool = True
+    """False leaves the EFA interfaces out: everything between nodes goes over TCP."""
+    placement_group: str | None = None
+    """`cluster` creates one for this pool, any other name joins an existing one; none when absent."""
+    labels: dict[str, str] = {}
+    taints: tuple[Taint, ...] = ()
+    user_data: str | None = None
+    """Extra user data: a bare shell script or a MIME multipart document, merged as further parts."""
+    root_volume_gib: Annotated[int, Field(ge=50, le=16384)] | None = None
+    """300 GiB for GPU pools, 100 GiB otherwise when absent."""
+
+
+class Checkpoints(Part):
+    retain_last: Annotated[int, Field(ge=1)] = 5
+    scratch: Literal["fsx", "nvme"] = "nvme"
+    """Where a save lands before it is uploaded: FSx for Lustre linked to the bucket, or the nodes' NVMe."""
+    scratch_gib: Annotated[int, Field(ge=1200)] = 19_200
+    """Size of the FSx file system, in GiB: 1200, 2400 or a multiple of 2400."""
+    bucket: str | None = None
+    """Adopts an existing bucket; one is created and retained when absent."""
+    removal: Literal["retain", "destroy"] = "retain"
+    confirm_destroy: bool = False
+    """Must be true beside `removal: destroy`; checkpoints are then lost with the stack."""
+
+
+class Kv(Part):
+    backend: Literal["mooncake", "nixl"]
+    protocol: Literal["efa", "rdma", "tcp"] = "efa"
+
+
+class TrainerWorkload(Part):
+    tensor_parallel: Annotated[int, Field(ge=1)] = 1
+    pipeline_parallel: Annotated[int, Field(ge=1)] = 1
+    context_parallel: Annotated[int, Field(ge=1)] = 1
+    expert_parallel: Annotated[int, Field(ge=1)] = 1
+    expert_tensor_parallel: Annotated[int, Field(ge=1)] = 1
+    dispatcher: Literal["alltoall", "deepep", "deepep_v2"] | None = None
+    """MoE token dispatcher; the software stack's own when absent."""
+    save_optimizer: bool = True
+    variables: dict[str, str] = {}
+    """Extra environment variables of the trainer."""
+
+
+class RolloutWorkload(Part):
+    precision: Literal["fp8", "bf16"] = "bf16"
+    gpus_per_engine: Annotated[int, Field(ge=1)] = 8
+    """GPUs of one SGLang engine (its tensor-parallel world)."""
+    expert_parallel: Annotated[int, Field(ge=1)] = 1
+    backend: Literal["none", "deepep", "deepep_v2", "mooncake"] | None = None
+    """All-to-all backend of the MoE layers; derived from stack, transport and expert parallelism when absent."""
+    kv_transfer: Kv | None = None
+    """Disaggregated prefill/decode; off when absent."""
+    variables: dict[str, str] = {}
+    """Extra environment variables of the engines."""
+
+
+class Workload(Part):
+    model: str = Field(examples=["Qwen/Qwen3-235B-A22B"])
+    trainer: TrainerWorkload = TrainerWorkload()
+    rollout: RolloutWorkload = RolloutWorkload()
+    steps: Annotated[int, Field(ge=1)]
+    save_interval: Annotated[int, Field(ge=1)]
+    load: str | None = None
+    """Checkpoint path to resume from; must equal the save path, which the Plan sets, when given."""
+    no_checkpoint: bool = False
+    """True lets a run end without a checkpoint; nothing can be resumed."""
+
+
+class Images(Part):
+    cuda_archs: tuple[CudaArch, ...] | None = None
+    """Architectures the image is built for; those of the GPU pools when absent."""
+
+
+class Alerts(Part):
+    emails: tuple[Email, ...] = Field(default=(), examples=[["ml-platform@example.com"]])
+
+
+class Budget(Part):
+    monthly_usd: Annotated[float, Field(gt=0)] = Field(examples=[2500000])
+
+
+class Environment(Part):
+    """One environment: an account, a region, a cluster and its run."""
+
+    name: Name
+    account: AccountId = Field(examples=["123456789012"])
+    region: Region
+    bootstrap: Bootstrap = Bootstrap()
+    protected: bool = True
+    """Deletion protection of stacks with state and of the cluster; write false and deploy before a teardown."""
+    kubernetes: Kubernetes
+    network: Network
+    software: Software = "efa-gda"
+    pools: dict[Name, Pool]
+    checkpoints: Checkpoints = Checkpoints()
+    workload: Workload
+    images: Images = Images()
+    alerts: Alerts = Alerts()
+    budget: Budget | None = None
+    tags: dict[str, str] = {}
+
+
+def block_window(pool: Pool) -> tuple[datetime, datetime] | None:
+    """Start and end of the pool's capacity block, or None for other capacity."""
+    if isinstance(pool.capacity, CapacityBlock):
+        return pool.capacity.starts, pool.capacity.ends
+    return None

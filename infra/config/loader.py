@@ -1,0 +1,284 @@
+"""File → Environment, or every fault of the file at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails, PydanticUndefined
+
+from infra.catalog import CATALOG, Catalog
+from infra.config.environment import Environment
+from infra.config.faults import EnvironmentFault, Finding
+from infra.config.pins import UNRESOLVED, Pins, load_pins, pins_path
+from infra.config.rules import check
+
+Key = tuple[str | int, ...]
+
+ENVIRONMENTS = Path("environments")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A file that may be rendered, with its warnings."""
+
+    path: str
+    environment: Environment
+    pins: Pins
+    warnings: tuple[Finding, ...]
+
+
+def locate(name_or_path: str, root: Path) -> Path:
+    """The file behind ENV: a path, or a name under `root`/environments.
+
+    Raises EnvironmentFault when neither is a file.
+    """
+    direct = Path(name_or_path)
+    named = root / ENVIRONMENTS / f"{name_or_path}.yaml"
+    for candidate in (direct, named):
+        if candidate.is_file():
+            return candidate
+    known = sorted(file.stem for file in (root / ENVIRONMENTS).glob("*.yaml") if not file.stem.endswith(".lock"))
+    raise EnvironmentFault(
+        name_or_path,
+        (
+            Finding(
+                rule="file.exists",
+                key="ENV",
+                value=name_or_path,
+                why=f"is neither a file nor a name under {ENVIRONMENTS}/",
+                fix=f"Write one of {', '.join(known)} or a path to a YAML file."
+                if known
+                else "Write a path to a file.",
+            ),
+        ),
+    )
+
+
+def load(path: Path, catalog: Catalog = CATALOG, *, pins: Pins | None = None) -> Loaded:
+    """Read, type and judge one environment file; `pins` default to the lock file beside it.
+
+    Raises EnvironmentFault carrying every finding when at least one is a fault.
+    """
+    pins = load_pins(pins_path(path)) if pins is None else pins
+    return load_text(path.read_text(encoding="utf-8"), str(path), catalog, pins=pins)
+
+
+def load_text(text: str, path: str, catalog: Catalog = CATALOG, *, pins: Pins = UNRESOLVED) -> Loaded:
+    """`load` for text already read; `path` only names it in messages."""
+    parsed = _parse(text, path)
+    environment, shape_faults, judged_without = _typed(parsed.document)
+    findings = list(shape_faults)
+    if environment is not None:
+        findings += [
+            finding for finding in check(environment, catalog, pins) if not _under(finding.key, judged_without)
+        ]
+    located = tuple(replace(finding, line=_line(parsed.lines, finding.key)) for finding in findings)
+    everything = (*parsed.faults, *located)
+    if environment is None or any(finding.severity == "fault" for finding in everything):
+        raise EnvironmentFault(path, everything)
+    return Loaded(path, environment, pins, everything)
+
+
+class _Parsed(NamedTuple):
+    document: Any
+    lines: Mapping[Key, int]
+    faults: tuple[Finding, ...]
+
+
+def _parse(text: str, path: str) -> _Parsed:
+    """Safe YAML with the line of every key; a key written twice is a fault (YAML itself keeps the last in silence)."""
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        document = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        fault = Finding(
+            rule="file.yaml",
+            key="file",
+            value=getattr(error, "problem", None) or str(error),
+            why="it is not one plain YAML document",
+            fix="Correct the YAML; tags such as !!python are never loaded.",
+            line=mark.line + 1 if mark else None,
+        )
+        raise EnvironmentFault(path, (fault,)) from error
+    lines: dict[Key, int] = {}
+    faults: list[Finding] = []
+
+    def walk(value: yaml.Node, at: Key) -> None:
+        lines.setdefault(at, value.start_mark.line + 1)
+        if isinstance(value, yaml.MappingNode):
+            seen: dict[str, int] = {}
+            for key_node, child in value.value:
+                key, line = str(key_node.value), key_node.start_mark.line + 1
+                if key in seen:
+                    faults.append(
+                        Finding(
+                            rule="file.duplicate-key",
+                            key=_dotted((*at, key)),
+                            value=f"written on lines {seen[key]} and {line}",
+                            why="YAML would keep the last one in silence",
+                            fix="Keep one of the two.",
+                            line=line,
+                        )
+                    )
+                seen[key] = line
+                lines[(*at, key)] = line
+                walk(child, (*at, key))
+        elif isinstance(value, yaml.SequenceNode):
+            for index, child in enumerate(value.value):
+                walk(child, (*at, index))
+
+    if node is not None:
+        walk(node, ())
+    return _Parsed(document, lines, tuple(faults))
+
+
+def _typed(document: Any) -> tuple[Environment | None, list[Finding], tuple[str, ...]]:
+    """The Environment where the shape allows one, the shape's faults, and the keys that were set aside to get there.
+
+    A file with an unknown key or a badly written optional value is still judged by the rules, without that key:
+    the reader then sees every fault in one run.
+    """
+    try:
+        return Environment.model_validate(document), [], ()
+    except ValidationError as error:
+        details = _plain(error.errors(), document)
+        faults = [_shape_fault(detail, document) for detail in details]
+        aside = tuple(_dotted(_file_key(detail["loc"], document)) for detail in details)
+        try:
+            return Environment.model_validate(_without(document, details)), faults, aside
+        except ValidationError:
+            return None, faults, aside
+
+
+def _plain(details: list[ErrorDetails], document: Any) -> list[ErrorDetails]:
+    """Drops the complaints of union branches that the writer plainly did not mean, and repeats of one key."""
+    keys = [_file_key(detail["loc"], document) for detail in details]
+
+    def meant(position: int) -> bool:
+        key, written = keys[position], details[position]["input"]
+        rivals = [other for index, other in enumerate(keys) if index != position]
+        if isinstance(written, dict) and details[position]["type"] in {"int_type", "literal_error", "string_type"}:
+            return not any(other[: len(key)] == key for other in rivals)
+        if details[position]["type"] == "model_type" and not isinstance(written, dict):
+            return key not in rivals
+        return key not in keys[:position]
+
+    return [detail for position, detail in enumerate(details) if meant(position)]
+
+
+def _without(document: Any, details: Iterable[ErrorDetails]) -> Any:
+    pruned = yaml.safe_load(yaml.safe_dump(document)) if isinstance(document, dict) else document
+    for detail in details:
+        *parents, last = _file_key(detail["loc"], document)
+        holder: Any = pruned
+        for step in parents:
+            holder = _get(holder, step)
+        if isinstance(holder, dict):
+            holder.pop(last, None)
+    return pruned
+
+
+def _get(holder: Any, step: str | int) -> Any:
+    """The value at one step of a key, None where there is none."""
+    if isinstance(holder, dict):
+        return holder.get(step)
+    return holder[step] if isinstance(holder, list) and isinstance(step, int) and step < len(holder) else None
+
+
+def _shape_fault(detail: ErrorDetails, document: Any) -> Finding:
+    key = _file_key(detail["loc"], document)
+    kind = detail["type"]
+    value = None if kind == "missing" else detail["input"]
+    if kind == "extra_forbidden":
+        known = _fields_at(key[:-1])
+        why = "is not a key of this file"
+        fix = f"Remove it, or write one of: {', '.join(known)}." if known else "Remove it."
+    elif kind == "missing":
+        why, fix = "is required", _example(key)
+    else:
+        why, fix = f"does not fit: {detail['msg'][:1].lower()}{detail['msg'][1:]}", _example(key)
+    return Finding(
+        rule=f"file.{kind.replace('_', '-')}", key=_dotted(key) or "file", value=_brief(value), why=why, fix=fix
+    )
+
+
+def _brief(value: object) -> object:
+    return value if not isinstance(value, dict | list) else f"a {'mapping' if isinstance(value, dict) else 'list'}"
+
+
+def _file_key(loc: tuple[str | int, ...], document: Any) -> Key:
+    """Pydantic's location without the union branch names that it inserts: only steps that exist in the file, plus a last one."""
+    key: list[str | int] = []
+    holder = document
+    for position, step in enumerate(loc):
+        if _get(holder, step) is not None:
+            key.append(step)
+            holder = _get(holder, step)
+        elif position == len(loc) - 1 and str(step) in _fields_at(tuple(key)):
+            key.append(step)
+    return tuple(key)
+
+
+def _fields_at(key: Key) -> list[str]:
+    models = _models_at(key)
+    return sorted({name for model in models for name in model.model_fields})
+
+
+def _models_at(key: Key) -> list[type[BaseModel]]:
+    """The models that may stand at `key`; several where the file has a union."""
+    models: list[type[BaseModel]] = [Environment]
+    for step in key:
+        following: list[type[BaseModel]] = []
+        for model in models:
+            field = model.model_fields.get(str(step))
+            following += _models_in(field.annotation if field else None)
+        models = following or models
+    return models
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in getattr(annotation, "__args__", ()) for model in _models_in(part)]
+
+
+def _example(key: Key) -> str:
+    for model in _models_at(key[:-1]):
+        field = model.model_fields.get(str(key[-1])) if key else None
+        if field is None:
+            continue
+        if field.examples:
+            return f"Write for example `{key[-1]}: {_inline(field.examples[0])}`."
+        if field.default is not PydanticUndefined:
+            return f"Write a value such as the default, `{key[-1]}: {_inline(field.default)}`, or leave the key out."
+    return "See the shipped files under environments/ for its form."
+
+
+def _inline(value: Any) -> str:
+    plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+    plain = list(plain) if isinstance(plain, tuple) else plain
+    return yaml.safe_dump(plain, default_flow_style=True, width=200).removesuffix("...\n").strip()
+
+
+def _dotted(key: Key) -> str:
+    return ".".join(str(step) for step in key)
+
+
+def _under(key: str, prefixes: Iterable[str]) -> bool:
+    return any(prefix and (key == prefix or key.startswith(prefix + ".")) for prefix in prefixes)
+
+
+def _line(lines: Mapping[Key, int], dotted: str) -> int | None:
+    """Line of the key, or of the nearest parent that stands in the file."""
+    steps: list[str | int] = [int(step) if step.isdigit() else step for step in dotted.split(".")]
+    while steps:
+        if tuple(steps) in lines:
+            return lines[tuple(steps)]
+        steps.pop()
+    return lines.get(())

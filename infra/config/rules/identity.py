@@ -1,0 +1,85 @@
+"""People, alerts, names that AWS and Kubernetes share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from infra.config.faults import Finding
+from infra.config.rules.registry import Context, fault, rule, warning
+
+LABEL_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+LABEL_PREFIX = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+OWNED_PREFIXES = ("kubernetes.io", "k8s.io", "eks.amazonaws.com", "moerl.io", "nvidia.com", "vpc.amazonaws.com")
+
+
+@rule("identity.admins")
+def admins(context: Context) -> Iterator[Finding]:
+    written = context.environment.kubernetes.admins
+    if not written:
+        yield fault(
+            "kubernetes.admins",
+            "an empty list",
+            "CloudFormation's role would be the only one that can list anything in the cluster",
+            f"List an IAM role, for example arn:aws:iam::{context.environment.account}:role/platform-admin.",
+        )
+    for index, arn in enumerate(written):
+        if arn.split(":")[4] != context.environment.account:
+            yield warning(
+                f"kubernetes.admins.{index}",
+                arn,
+                f"is a principal of another account than {context.environment.account}",
+                "EKS accepts it; make sure that account is meant.",
+            )
+
+
+@rule("identity.alerts")
+def alerts(context: Context) -> Iterator[Finding]:
+    if not context.environment.alerts.emails:
+        yield warning(
+            "alerts.emails",
+            "an empty list",
+            "alarms would fire and nobody would be told",
+            "List an address, for example a team's.",
+        )
+
+
+@rule("identity.budget")
+def budget(context: Context) -> Iterator[Finding]:
+    if context.environment.budget is None:
+        yield warning(
+            "budget", None, "nothing says when spending passes what was planned", "Write `budget: {monthly_usd: …}`."
+        )
+
+
+@rule("identity.tags")
+def tags(context: Context) -> Iterator[Finding]:
+    for key, value in context.environment.tags.items():
+        if key.lower().startswith("aws:") or not 1 <= len(key) <= 128 or len(value) > 256:
+            yield fault(
+                f"tags.{key}",
+                value,
+                "AWS keeps the aws: prefix for itself and allows 128 characters of key, 256 of value",
+                "Write another key or a shorter value.",
+            )
+
+
+@rule("identity.labels")
+def labels(context: Context) -> Iterator[Finding]:
+    for name, pool in context.pools():
+        for key, value in pool.labels.items():
+            yield from _label(f"pools.{name}.labels.{key}", key, value)
+        for index, taint in enumerate(pool.taints):
+            yield from _label(f"pools.{name}.taints.{index}", taint.key, taint.value)
+
+
+def _label(where: str, key: str, value: str) -> Iterator[Finding]:
+    prefix, _, name = key.rpartition("/")
+    if not LABEL_NAME.fullmatch(name) or (prefix and not LABEL_PREFIX.fullmatch(prefix)):
+        yield fault(
+            where, key, "is not a Kubernetes label key", "Write up to 63 of a-z, 0-9, - _ . after an optional prefix/."
+        )
+    elif any(prefix == owned or prefix.endswith("." + owned) for owned in OWNED_PREFIXES):
+        yield fault(where, key, "has a prefix that EKS or this package sets itself", "Write a prefix of your own.")
+    if value and not LABEL_NAME.fullmatch(value):
+        yield fault(where, value, "is not a Kubernetes label value", "Write up to 63 of a-z, 0-9, - _ . or nothing.")

@@ -1,0 +1,102 @@
+"""User data of a node: one MIME document whose declared boundary is the one used, with exactly one NodeConfig.
+
+The boundary is fixed, so that the same plan gives the same bytes. The email library writes and reads the document:
+a boundary typed by hand that differs from the declared one is ignored by nodeadm without an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from email.message import Message
+from email.mime.multipart import MIMEMultipart
+from email.mime.nonmultipart import MIMENonMultipart
+from email.parser import Parser
+
+import yaml
+
+from infra.catalog.instances import Transport
+
+BOUNDARY = "==MOERL-NODE=="
+
+GDA_BOOTHOOK = """#!/bin/sh
+# Before nvidia-kmod-load.service loads the driver: GPU-direct EFA maps the GPU's doorbell into the NIC's page tables.
+echo 'options nvidia NVreg_RegistryDwords="PeerMappingOverride=1;"' > /etc/modprobe.d/50-moerl-nvidia.conf
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinData:
+    """What a custom AMI needs to join; EKS merges it by itself for its own AMIs. Values may be deploy-time references."""
+
+    cluster: str
+    endpoint: str
+    certificate_authority: str
+    service_cidr: str
+
+
+def node_config(
+    *, max_pods: int, raid0: bool, labels: dict[str, str], taints: tuple[str, ...], join: JoinData | None
+) -> str:
+    """The NodeConfig document (node.eks.aws/v1alpha1) as YAML.
+
+    `labels` and `taints` (`key=value:Effect`) go in for a custom AMI only; on EKS's own AMIs the node group sets them.
+    """
+    kubelet: dict[str, object] = {"config": {"maxPods": max_pods}}
+    spec: dict[str, object] = {"kubelet": kubelet}
+    if join is not None:
+        spec["cluster"] = {
+            "name": join.cluster,
+            "apiServerEndpoint": join.endpoint,
+            "certificateAuthority": join.certificate_authority,
+            "cidr": join.service_cidr,
+        }
+        flags = [f"--node-labels={','.join(f'{key}={value}' for key, value in sorted(labels.items()))}"]
+        if taints:
+            flags.append(f"--register-with-taints={','.join(taints)}")
+        kubelet["flags"] = flags
+    if raid0:
+        spec["instance"] = {"localStorage": {"strategy": "RAID0"}}
+    document = {"apiVersion": "node.eks.aws/v1alpha1", "kind": "NodeConfig", "spec": spec}
+    return yaml.safe_dump(document, sort_keys=False, width=10_000)
+
+
+def user_data(node_configuration: str, transport: Transport, extra: str | None) -> str:
+    """The whole document. `extra` is a shell script (`#!` first) or a MIME multipart document, added as further parts.
+
+    Raises ValueError for any other `extra`.
+    """
+    document = MIMEMultipart("mixed", boundary=BOUNDARY)
+    if transport == "gda":
+        document.attach(_part("text", "cloud-boothook", GDA_BOOTHOOK))
+    document.attach(_part("application", "node.eks.aws", node_configuration))
+    for part in _extra_parts(extra):
+        document.attach(part)
+    return document.as_string()
+
+
+def parts(document: str) -> list[tuple[str, str]]:
+    """(content type, text) of every part, read back by the standard parser. ValueError when it is not multipart."""
+    parsed = Parser().parsestr(document)
+    if not parsed.is_multipart() or parsed.defects:
+        raise ValueError("the user data is not a well-formed MIME multipart document")
+    return [
+        (part.get_content_type(), str(part.get_payload())) for part in parsed.get_payload() if isinstance(part, Message)
+    ]
+
+
+def _extra_parts(extra: str | None) -> list[Message]:
+    if extra is None:
+        return []
+    if extra.startswith("#!"):
+        return [_part("text", "x-shellscript", extra)]
+    parsed = Parser().parsestr(extra)
+    if not parsed.is_multipart():
+        raise ValueError("extra user data is neither a shell script nor a MIME multipart document")
+    return [part for part in parsed.get_payload() if isinstance(part, Message)]
+
+
+def _part(main: str, subtype: str, text: str) -> Message:
+    part = MIMENonMultipart(main, subtype, charset="utf-8")
+    part["Content-Transfer-Encoding"] = "8bit"
+    part.set_payload(text)
+    return part
