@@ -27,7 +27,7 @@ Cidr = Annotated[str, StringConstraints(pattern=r"^\d{1,3}(\.\d{1,3}){3}/\d{1,2}
 Arn = Annotated[str, StringConstraints(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:(role|user)/.+$")]
 ReservationId = Annotated[str, StringConstraints(pattern=r"^cr-[0-9a-f]{17}$")]
 ImageId = Annotated[str, StringConstraints(pattern=r"^ami-[0-9a-f]{8,17}$")]
-Release = Annotated[str, StringConstraints(pattern=r"^\d\.\d{2}\.\d{1,2}-\d{8}$")]
+Release = Annotated[str, StringConstraints(pattern=r"^1\.\d{2}\.\d{1,2}-20\d{2}(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])$")]
 Version = Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+){1,3}$")]
 Email = Annotated[str, StringConstraints(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")]
 CudaArch = Annotated[str, StringConstraints(pattern=r"^\d{1,2}\.\d$")]
@@ -36,7 +36,7 @@ CudaArch = Annotated[str, StringConstraints(pattern=r"^\d{1,2}\.\d$")]
 class Part(BaseModel):
     """Base of every part of the file: immutable, unknown keys refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class Bootstrap(Part):
@@ -180,7 +180,7 @@ class RolloutWorkload(Part):
     """GPUs of one SGLang engine (its tensor-parallel world)."""
     expert_parallel: Annotated[int, Field(ge=1)] = 1
     backend: Literal["none", "deepep", "deepep_v2", "mooncake"] | None = None
-    """All-to-all backend of the MoE layers; derived from stack, transport and expert parallelism when absent."""
+    """All-to-all backend of the MoE layers; derived from stack and expert parallelism when absent."""
     kv_transfer: Kv | None = None
     """Disaggregated prefill/decode; off when absent."""
     variables: dict[str, str] = {}

@@ -25,9 +25,9 @@ class Finding:
     line: int | None = None
 
     def text(self, path: str) -> str:
-        """`FILE:LINE: key: value, why. fix [rule]`, one line."""
+        """`FILE:LINE: key: value, why. fix [rule]`, one line, whatever the file holds."""
         where = path if self.line is None else f"{path}:{self.line}"
-        return f"{where}: {self.key}: {_shown(self.value)}, {self.why}. {self.fix} [{self.rule}]"
+        return f"{where}: {_shown(self.key)}: {_shown(self.value)}, {self.why}. {self.fix} [{self.rule}]"
 
     def document(self) -> dict[str, object]:
         """The same for `--json`."""
@@ -57,4 +57,5 @@ def _shown(value: object) -> str:
         return "nothing"
     if isinstance(value, list | tuple | set | frozenset):
         return "[" + ", ".join(_shown(item) for item in value) + "]"
-    return str(value)
+    text = str(value)
+    return text if text.isprintable() else repr(text)

@@ -8,7 +8,7 @@ Nothing here refuses anything: rules do, on these numbers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, gcd
 
 from infra.catalog.models import Model
 from infra.config.environment import RolloutWorkload, TrainerWorkload
@@ -23,7 +23,7 @@ ROLLOUT_BYTES = {"fp8": 1.03, "bf16": 2.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerGeometry:
-    """Ranks of the trainer. Counts, no units; `expert_group_nodes` is how many nodes one expert group touches."""
+    """Ranks of the trainer. Counts, no units; `expert_group_nodes` is how many nodes one expert group touches at most."""
 
     nodes: int
     gpus_per_node: int
@@ -111,9 +111,11 @@ def expert_params_b(model: Model) -> float:
 
 
 def _expert_nodes(expert_parallel: int, expert_tensor_parallel: int, gpus_per_node: int) -> int:
+    """Most nodes that one of the consecutive groups touches: one that does not divide a node straddles its border."""
     if expert_parallel == 1:
         return 1
-    return ceil(expert_parallel * expert_tensor_parallel / gpus_per_node)
+    width = expert_parallel * expert_tensor_parallel
+    return ceil((width + gpus_per_node - gcd(width, gpus_per_node)) / gpus_per_node)
 
 
 def _trainer_memory_gib(

@@ -65,7 +65,11 @@ def load(path: Path, catalog: Catalog = CATALOG, *, pins: Pins | None = None) ->
     Raises EnvironmentFault carrying every finding when at least one is a fault.
     """
     pins = load_pins(pins_path(path)) if pins is None else pins
-    return load_text(path.read_text(encoding="utf-8"), str(path), catalog, pins=pins)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise EnvironmentFault(str(path), (_not_yaml(f"byte {error.start} is not UTF-8", None),)) from error
+    return load_text(text, str(path), catalog, pins=pins)
 
 
 def load_text(text: str, path: str, catalog: Catalog = CATALOG, *, pins: Pins = UNRESOLVED) -> Loaded:
@@ -75,7 +79,7 @@ def load_text(text: str, path: str, catalog: Catalog = CATALOG, *, pins: Pins = 
     findings = list(shape_faults)
     if environment is not None:
         findings += [
-            finding for finding in check(environment, catalog, pins) if not _under(finding.key, judged_without)
+            finding for finding in check(environment, catalog, pins) if not _on_one_line(finding.key, judged_without)
         ]
     located = tuple(replace(finding, line=_line(parsed.lines, finding.key)) for finding in findings)
     everything = (*parsed.faults, *located)
@@ -86,7 +90,9 @@ def load_text(text: str, path: str, catalog: Catalog = CATALOG, *, pins: Pins = 
 
 class _Parsed(NamedTuple):
     document: Any
-    lines: Mapping[Key, int]
+    lines: Mapping[str, int]
+    """By dotted key; the whole document is "".
+    """
     faults: tuple[Finding, ...]
 
 
@@ -97,20 +103,16 @@ def _parse(text: str, path: str) -> _Parsed:
         document = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
-        fault = Finding(
-            rule="file.yaml",
-            key="file",
-            value=getattr(error, "problem", None) or str(error),
-            why="it is not one plain YAML document",
-            fix="Correct the YAML; tags such as !!python are never loaded.",
-            line=mark.line + 1 if mark else None,
-        )
+        fault = _not_yaml(getattr(error, "problem", None) or str(error), mark.line + 1 if mark else None)
         raise EnvironmentFault(path, (fault,)) from error
-    lines: dict[Key, int] = {}
+    lines: dict[str, int] = {}
     faults: list[Finding] = []
 
-    def walk(value: yaml.Node, at: Key) -> None:
-        lines.setdefault(at, value.start_mark.line + 1)
+    def walk(value: yaml.Node, at: Key, above: tuple[yaml.Node, ...] = ()) -> None:
+        lines.setdefault(_dotted(at), value.start_mark.line + 1)
+        if value in above:
+            fault = _not_yaml(f"{_dotted(at)} contains itself", value.start_mark.line + 1)
+            raise EnvironmentFault(path, (fault,))
         if isinstance(value, yaml.MappingNode):
             seen: dict[str, int] = {}
             for key_node, child in value.value:
@@ -127,19 +129,30 @@ def _parse(text: str, path: str) -> _Parsed:
                         )
                     )
                 seen[key] = line
-                lines[(*at, key)] = line
-                walk(child, (*at, key))
+                lines[_dotted((*at, key))] = line
+                walk(child, (*at, key), (*above, value))
         elif isinstance(value, yaml.SequenceNode):
             for index, child in enumerate(value.value):
-                walk(child, (*at, index))
+                walk(child, (*at, index), (*above, value))
 
     if node is not None:
         walk(node, ())
     return _Parsed(document, lines, tuple(faults))
 
 
+def _not_yaml(problem: str, line: int | None) -> Finding:
+    return Finding(
+        rule="file.yaml",
+        key="file",
+        value=problem,
+        why="it is not one plain YAML document",
+        fix="Correct the YAML; tags such as !!python are never loaded.",
+        line=line,
+    )
+
+
 def _typed(document: Any) -> tuple[Environment | None, list[Finding], tuple[str, ...]]:
-    """The Environment where the shape allows one, the shape's faults, and the keys that were set aside to get there.
+    """The Environment where the shape allows one, the shape's faults, and the meant keys that were set aside to get there.
 
     A file with an unknown key or a badly written optional value is still judged by the rules, without that key:
     the reader then sees every fault in one run.
@@ -149,7 +162,9 @@ def _typed(document: Any) -> tuple[Environment | None, list[Finding], tuple[str,
     except ValidationError as error:
         details = _plain(error.errors(), document)
         faults = [_shape_fault(detail, document) for detail in details]
-        aside = tuple(_dotted(_file_key(detail["loc"], document)) for detail in details)
+        aside = tuple(
+            _dotted(_file_key(detail["loc"], document)) for detail in details if detail["type"] != "extra_forbidden"
+        )
         try:
             return Environment.model_validate(_without(document, details)), faults, aside
         except ValidationError:
@@ -174,8 +189,8 @@ def _plain(details: list[ErrorDetails], document: Any) -> list[ErrorDetails]:
 
 def _without(document: Any, details: Iterable[ErrorDetails]) -> Any:
     pruned = yaml.safe_load(yaml.safe_dump(document)) if isinstance(document, dict) else document
-    for detail in details:
-        *parents, last = _file_key(detail["loc"], document)
+    for key in filter(None, (_file_key(detail["loc"], document) for detail in details)):
+        *parents, last = key
         holder: Any = pruned
         for step in parents:
             holder = _get(holder, step)
@@ -184,11 +199,15 @@ def _without(document: Any, details: Iterable[ErrorDetails]) -> Any:
     return pruned
 
 
+def _has(holder: Any, step: str | int) -> bool:
+    if isinstance(holder, dict):
+        return step in holder
+    return isinstance(holder, list) and isinstance(step, int) and step < len(holder)
+
+
 def _get(holder: Any, step: str | int) -> Any:
     """The value at one step of a key, None where there is none."""
-    if isinstance(holder, dict):
-        return holder.get(step)
-    return holder[step] if isinstance(holder, list) and isinstance(step, int) and step < len(holder) else None
+    return holder[step] if _has(holder, step) else None
 
 
 def _shape_fault(detail: ErrorDetails, document: Any) -> Finding:
@@ -197,8 +216,11 @@ def _shape_fault(detail: ErrorDetails, document: Any) -> Finding:
     value = None if kind == "missing" else detail["input"]
     if kind == "extra_forbidden":
         known = _fields_at(key[:-1])
-        why = "is not a key of this file"
-        fix = f"Remove it, or write one of: {', '.join(known)}." if known else "Remove it."
+        if str(key[-1]) in known:
+            why, fix = f"does not go with this kind of {key[-2]}", "Remove it, or choose another kind."
+        else:
+            why = "is not a key of this file"
+            fix = f"Remove it, or write one of: {', '.join(known)}." if known else "Remove it."
     elif kind == "missing":
         why, fix = "is required", _example(key)
     else:
@@ -209,7 +231,12 @@ def _shape_fault(detail: ErrorDetails, document: Any) -> Finding:
 
 
 def _brief(value: object) -> object:
-    return value if not isinstance(value, dict | list) else f"a {'mapping' if isinstance(value, dict) else 'list'}"
+    """The value where it reads well on one line: a scalar, or a list of scalars."""
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list" if any(isinstance(item, dict | list) for item in value) else value
+    return value
 
 
 def _file_key(loc: tuple[str | int, ...], document: Any) -> Key:
@@ -217,7 +244,7 @@ def _file_key(loc: tuple[str | int, ...], document: Any) -> Key:
     key: list[str | int] = []
     holder = document
     for position, step in enumerate(loc):
-        if _get(holder, step) is not None:
+        if _has(holder, step):
             key.append(step)
             holder = _get(holder, step)
         elif position == len(loc) - 1 and str(step) in _fields_at(tuple(key)):
@@ -270,15 +297,13 @@ def _dotted(key: Key) -> str:
     return ".".join(str(step) for step in key)
 
 
-def _under(key: str, prefixes: Iterable[str]) -> bool:
-    return any(prefix and (key == prefix or key.startswith(prefix + ".")) for prefix in prefixes)
+def _on_one_line(key: str, others: Iterable[str]) -> bool:
+    """Whether the key is one of the others, below one or above one."""
+    return any(f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.") for other in others)
 
 
-def _line(lines: Mapping[Key, int], dotted: str) -> int | None:
+def _line(lines: Mapping[str, int], dotted: str) -> int | None:
     """Line of the key, or of the nearest parent that stands in the file."""
-    steps: list[str | int] = [int(step) if step.isdigit() else step for step in dotted.split(".")]
-    while steps:
-        if tuple(steps) in lines:
-            return lines[tuple(steps)]
-        steps.pop()
-    return lines.get(())
+    while dotted and dotted not in lines:
+        dotted = dotted.rpartition(".")[0]
+    return lines.get(dotted)

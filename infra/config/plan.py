@@ -112,7 +112,7 @@ class Plan:
     quotas: tuple[QuotaNeed, ...]
     cost: Cost
     unresolved: tuple[str, ...]
-    """Pins that nobody has looked up yet, each with the way to do it."""
+    """Pins that nobody has looked up yet; `moerl lock` does."""
     fixture_pins: bool
     """True when the pins are made up for a test: only an embedded AWS accepts them."""
     warnings: tuple[Finding, ...]
@@ -224,11 +224,10 @@ def _addons(environment: Environment, pins: Pins, catalog: Catalog) -> tuple[Add
 def _unresolved(
     environment: Environment, pins: Pins, pools: tuple[PoolPlan, ...], addons: tuple[AddonPlan, ...]
 ) -> tuple[str, ...]:
-    lock = f"`moerl lock {environment.name}`"
-    missing = [f"AMI release of pool {pool.name}: {lock}" for pool in pools if pool.ami.type and not pool.ami.release]
-    missing += [f"version of add-on {addon.name}: {lock}" for addon in addons if addon.version is None]
+    missing = [f"AMI release of pool {pool.name}" for pool in pools if pool.ami.type and not pool.ami.release]
+    missing += [f"version of add-on {addon.name}" for addon in addons if addon.version is None]
     if pins.kubectl is None:
-        missing.append(f"kubectl build for {environment.kubernetes.version}: {lock}")
+        missing.append(f"kubectl build for {environment.kubernetes.version}")
     return tuple(missing)
 
 

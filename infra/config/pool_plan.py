@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from infra.catalog import Catalog
@@ -156,7 +156,7 @@ def pool_plans(environment: Environment, pins: Pins, catalog: Catalog) -> tuple[
 
 def _pool_plan(name: str, pool: Pool, environment: Environment, pins: Pins, catalog: Catalog) -> PoolPlan:
     types = [catalog.instances[written] for written in pool.instance_types]
-    smallest = min(types, key=lambda instance: (instance.memory_gib, instance.vcpus))
+    smallest = min(types, key=lambda instance: (instance.memory_gib, instance.vcpus, instance.gpu_memory_gib))
     release = node_release(pool, environment.kubernetes, pins)
     derived = derive_transport(pool, types, catalog.software[environment.software], release, catalog)
     transport = pool.transport or derived.transport
@@ -204,12 +204,13 @@ def _capacity(environment: str, name: str, pool: Pool) -> CapacityPlan:
     written = pool.capacity
     block = None
     if isinstance(written, CapacityBlock):
+        starts, ends = written.starts.astimezone(UTC), written.ends.astimezone(UTC)
         block = BlockPlan(
-            starts=written.starts,
-            ends=written.ends,
-            scale_up_at=written.starts + BLOCK_START_DELAY,
-            save_signal_at=written.ends - BLOCK_SAVE_LEAD,
-            scale_down_at=written.ends - BLOCK_DRAIN_LEAD,
+            starts=starts,
+            ends=ends,
+            scale_up_at=starts + BLOCK_START_DELAY,
+            save_signal_at=ends - BLOCK_SAVE_LEAD,
+            scale_down_at=ends - BLOCK_DRAIN_LEAD,
             schedule_group=f"{environment}-{name}",
             save_signal_parameter=f"/moerl/{environment}/{name}/save-signal",
         )

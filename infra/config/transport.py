@@ -45,6 +45,11 @@ def derive_transport(
         return DerivedTransport(transport="none", limited_by="the pool has no EFA interfaces")
     weakest = min(instances, key=lambda instance: RANK[_best(instance.efa_transports)])
     hardware, software = _best(weakest.efa_transports), _best(stack.transports)
+    gdrdrv = pool.ami.gdrdrv
+    if gdrdrv is not None and version_key(gdrdrv) < version_key(GDRDRV_FLOOR) and "none" not in (hardware, software):
+        return DerivedTransport(
+            transport="none", limited_by=f"the AMI's gdrdrv is {gdrdrv}; DeepEP over EFA needs {GDRDRV_FLOOR}"
+        )
     if RANK[software] < RANK["gda"] and RANK[software] <= RANK[hardware]:
         reason = stack_limit(stack, "gda" if software == "proxy" else "proxy")
         return DerivedTransport(transport=software, limited_by=f"software {stack.name}: {reason}")
@@ -52,14 +57,10 @@ def derive_transport(
         return DerivedTransport(
             transport=hardware, limited_by=f"{weakest.name} has no GPU-direct EFA, in hardware, whatever the software"
         )
-    driver, gdrdrv = ami_driver(pool, release, catalog), pool.ami.gdrdrv
+    driver = ami_driver(pool, release, catalog)
     if driver is not None and version_key(driver) < version_key(EFA_DRIVER_FOR_GDA):
         return DerivedTransport(
             transport="proxy", limited_by=f"the AMI's EFA driver is {driver}; GPU-direct needs {EFA_DRIVER_FOR_GDA}"
-        )
-    if gdrdrv is not None and version_key(gdrdrv) < version_key(GDRDRV_FLOOR):
-        return DerivedTransport(
-            transport="none", limited_by=f"the AMI's gdrdrv is {gdrdrv}; DeepEP over EFA needs {GDRDRV_FLOOR}"
         )
     unknown = [
         *(() if driver else (f"EFA driver >= {EFA_DRIVER_FOR_GDA} loaded",)),

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, time, timedelta
 from infra.catalog.efa import interfaces
 from infra.config.environment import CapacityBlock, Reservation, block_window
 from infra.config.faults import Finding
+from infra.config.pool_plan import SYSTEM_NAME
 from infra.config.rules.registry import Context, fault, nodes_max, nodes_min, rule, warning
 
 BLOCK_MAX_NODES = 64
@@ -33,6 +34,14 @@ def roles(context: Context) -> Iterator[Finding]:
         )
     if len(counts["system"]) > 1:
         yield fault("pools", counts["system"], "there is one system pool", "Keep one pool with role: system, or none.")
+    namesake = context.environment.pools.get(SYSTEM_NAME)
+    if namesake is not None and not counts["system"]:
+        yield fault(
+            f"pools.{SYSTEM_NAME}",
+            f"role {namesake.role}",
+            "the name belongs to the system pool that every cluster has, declared or not",
+            "Write another name, or role: system.",
+        )
 
 
 @rule("capacity.instance-known")

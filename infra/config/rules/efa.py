@@ -27,8 +27,8 @@ def switched_off(context: Context) -> Iterator[Finding]:
 
 @rule("efa.transport-asked")
 def transport_asked(context: Context) -> Iterator[Finding]:
-    for name, pool, _ in context.gpu_pools():
-        if pool.transport is None:
+    for name, pool in context.pools():
+        if pool.transport is None or not context.instances(pool):
             continue
         derived = context.transport(pool)
         if RANK[pool.transport] > RANK[derived.transport]:

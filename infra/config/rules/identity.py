@@ -74,8 +74,8 @@ def labels(context: Context) -> Iterator[Finding]:
 
 
 def _label(where: str, key: str, value: str) -> Iterator[Finding]:
-    prefix, _, name = key.rpartition("/")
-    if not LABEL_NAME.fullmatch(name) or (prefix and not LABEL_PREFIX.fullmatch(prefix)):
+    prefix, slash, name = key.rpartition("/")
+    if not LABEL_NAME.fullmatch(name) or (slash and not LABEL_PREFIX.fullmatch(prefix)):
         yield fault(
             where, key, "is not a Kubernetes label key", "Write up to 63 of a-z, 0-9, - _ . after an optional prefix/."
         )

@@ -21,6 +21,7 @@ FP8_BLOCK = 128
 TRAINER_MEMORY_SHARE, ROLLOUT_MEMORY_SHARE = 0.85, 0.80
 """Share of a GPU that weights (and optimizer) may take before nothing is left for activations or KV cache."""
 PLAN_OWNED = ("NCCL_", "FI_", "OFI_NCCL_", "EP_", "NVSHMEM_")
+IBGDA_BACKENDS = {"deepep": "legacy DeepEP", "mooncake": "Mooncake EP"}
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
@@ -225,11 +226,11 @@ def engine_backend(context: Context) -> Iterator[Finding]:
         key = "workload.rollout.backend" if written.backend else "workload.rollout.expert_parallel"
         value = written.backend or written.expert_parallel
         one_node = f"write gpus_per_engine and expert_parallel {fleet.instance.gpus} so that experts stay in one node"
-        if backend == "deepep":
+        if backend in IBGDA_BACKENDS:
             yield fault(
                 key,
                 value,
-                f"legacy DeepEP crosses nodes by IBGDA, which EFA does not have; expert parallel {written.expert_parallel}"
+                f"{IBGDA_BACKENDS[backend]} crosses nodes by IBGDA, which EFA does not have; expert parallel {written.expert_parallel}"
                 f" spans {geometry.expert_group_nodes} nodes and stops with an illegal instruction",
                 f"Write `backend: deepep_v2`, or {one_node}.",
             )
@@ -363,6 +364,20 @@ def blast_radius(context: Context) -> Iterator[Finding]:
                 " service together",
                 "Engines of one node lose only themselves, where the model fits.",
             )
+
+
+@rule("workload.experts-over-efa")
+def experts_over_efa(context: Context) -> Iterator[Finding]:
+    crossing = [geometry.experts_cross_efa for _, _, geometry in _trainers(context)]
+    crossing += [geometry.experts_cross_efa for _, _, geometry in _rollouts(context)]
+    if crossing and not any(crossing):
+        yield warning(
+            "workload",
+            context.environment.workload.model,
+            "no expert group spans two nodes, so neither trainer nor engines send expert traffic over EFA, and DeepEP"
+            " changes nothing",
+            "Raise expert_parallel above the GPUs of a node where the model gains from it.",
+        )
 
 
 @rule("workload.plan-owned-variables")

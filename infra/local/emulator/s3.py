@@ -1,0 +1,227 @@
+"""AWS::S3::Bucket over ministack's S3 API: every configuration that a template sets is put through its own API call."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ministack.services import s3
+
+from . import shapes, state
+from .gateway import call_ministack
+from .registry import Created, Params, resource
+
+
+def _call(name: str, **params: Any) -> dict[str, Any]:
+    return call_ministack("s3", name, params)
+
+
+def _encryption(value: Params) -> Params:
+    rules = []
+    for rule in value["ServerSideEncryptionConfiguration"]:
+        own = {
+            "ApplyServerSideEncryptionByDefault": rule.get("ServerSideEncryptionByDefault"),
+            "BucketKeyEnabled": rule.get("BucketKeyEnabled", False),
+            **{key: item for key, item in rule.items() if key not in ("ServerSideEncryptionByDefault", "BucketKeyEnabled")},
+        }
+        rules.append({key: item for key, item in own.items() if item is not None})
+    return {"ServerSideEncryptionConfiguration": _shape("ServerSideEncryptionConfiguration", {"Rules": rules})}
+
+
+def _shape(name: str, value: Any) -> Any:
+    return shapes.to_api("s3", name, value)
+
+
+def _transition(value: Params, days: str) -> Params:
+    names = {"TransitionInDays": days, "TransitionDate": "Date"}
+    return {names.get(key, key): item for key, item in value.items()}
+
+
+def _lifecycle_rule(rule: Params) -> Params:
+    """One CloudFormation rule as an API rule. Raises ValueError for a member that is not translated here."""
+    left = dict(rule)
+    result: Params = {"ID": left.pop("Id", None), "Status": left.pop("Status")}
+    result["Filter"] = _lifecycle_filter(left)
+    expiration = {}
+    for name, api in (
+        ("ExpirationInDays", "Days"),
+        ("ExpirationDate", "Date"),
+        ("ExpiredObjectDeleteMarker", "ExpiredObjectDeleteMarker"),
+    ):
+        if name in left:
+            expiration[api] = left.pop(name)
+    if expiration:
+        result["Expiration"] = expiration
+    if "Transitions" in left:
+        result["Transitions"] = [_transition(one, "Days") for one in left.pop("Transitions")]
+    if "NoncurrentVersionTransitions" in left:
+        moves = left.pop("NoncurrentVersionTransitions")
+        result["NoncurrentVersionTransitions"] = [_transition(one, "NoncurrentDays") for one in moves]
+    for name in ("NoncurrentVersionExpiration", "AbortIncompleteMultipartUpload"):
+        if name in left:
+            result[name] = left.pop(name)
+    if left:
+        raise ValueError(f"LifecycleConfiguration rule: the emulator does not keep {', '.join(sorted(left))}")
+    return {key: item for key, item in result.items() if item is not None}
+
+
+def _lifecycle_filter(rule: Params) -> Params:
+    conditions: Params = {
+        name: rule.pop(name) for name in ("Prefix", "ObjectSizeGreaterThan", "ObjectSizeLessThan") if name in rule
+    }
+    tags = rule.pop("TagFilters", [])
+    if len(tags) == 1 and not conditions:
+        return {"Tag": tags[0]}
+    if tags or len(conditions) > 1:
+        return {"And": {**conditions, **({"Tags": tags} if tags else {})}}
+    return conditions or {"Prefix": ""}
+
+
+def _lifecycle(value: Params) -> Params:
+    rules = [_lifecycle_rule(rule) for rule in value["Rules"]]
+    return {"LifecycleConfiguration": _shape("BucketLifecycleConfiguration", {"Rules": rules})}
+
+
+def _logging(value: Params) -> Params:
+    if "DestinationBucketName" not in value:  # CloudFormation then logs to the bucket itself, which no stack here wants
+        raise ValueError("LoggingConfiguration: the emulator needs DestinationBucketName")
+    own = {"TargetBucket": value["DestinationBucketName"], "TargetPrefix": value.get("LogFilePrefix", "")}
+    if "TargetObjectKeyFormat" in value:
+        own["TargetObjectKeyFormat"] = value["TargetObjectKeyFormat"]
+    return {"BucketLoggingStatus": _shape("BucketLoggingStatus", {"LoggingEnabled": own})}
+
+
+def _notification(value: Params) -> Params:
+    own: Params = {}
+    for name, target, api in (
+        ("QueueConfigurations", "Queue", "QueueArn"),
+        ("TopicConfigurations", "Topic", "TopicArn"),
+        ("LambdaConfigurations", "Function", "LambdaFunctionArn"),
+    ):
+        rows = [_notification_row(one, target, api) for one in value.get(name) or []]
+        if rows:
+            own["LambdaFunctionConfigurations" if name.startswith("Lambda") else name] = rows
+    if shapes.is_true((value.get("EventBridgeConfiguration") or {}).get("EventBridgeEnabled", False)):
+        own["EventBridgeConfiguration"] = {}
+    return {"NotificationConfiguration": _shape("NotificationConfiguration", own)}
+
+
+def _notification_row(row: Params, target: str, api: str) -> Params:
+    own: Params = {api: row[target], "Events": [row["Event"]]}
+    rules = ((row.get("Filter") or {}).get("S3Key") or {}).get("Rules")
+    if rules:
+        own["Filter"] = {"Key": {"FilterRules": rules}}
+    return own
+
+
+def _cors(value: Params) -> Params:
+    names = {"Id": "ID", "ExposedHeaders": "ExposeHeaders", "MaxAge": "MaxAgeSeconds"}
+    rules = [{names.get(key, key): item for key, item in rule.items()} for rule in value["CorsRules"]]
+    return {"CORSConfiguration": _shape("CORSConfiguration", {"CORSRules": rules})}
+
+
+def _acl(value: str) -> Params:
+    """CloudFormation's 'LogDeliveryWrite' as the canned ACL 'log-delivery-write'."""
+    return {"ACL": re.sub(r"(?<=[a-z])(?=[A-Z])", "-", value).lower()}
+
+
+# property -> (put operation, its parameters from the property, delete operation or the parameters that undo it)
+_CONFIGURATIONS: dict[str, tuple[str, Any, str | Params]] = {
+    "BucketEncryption": ("PutBucketEncryption", _encryption, "DeleteBucketEncryption"),
+    "VersioningConfiguration": (
+        "PutBucketVersioning",
+        lambda value: {"VersioningConfiguration": _shape("VersioningConfiguration", value)},
+        {"VersioningConfiguration": {"Status": "Suspended"}},
+    ),
+    "PublicAccessBlockConfiguration": (
+        "PutPublicAccessBlock",
+        lambda value: {"PublicAccessBlockConfiguration": _shape("PublicAccessBlockConfiguration", value)},
+        "DeletePublicAccessBlock",
+    ),
+    "OwnershipControls": (
+        "PutBucketOwnershipControls",
+        lambda value: {"OwnershipControls": _shape("OwnershipControls", value)},
+        "DeleteBucketOwnershipControls",
+    ),
+    "AccessControl": ("PutBucketAcl", _acl, {"ACL": "private"}),
+    "LifecycleConfiguration": ("PutBucketLifecycleConfiguration", _lifecycle, "DeleteBucketLifecycle"),
+    "LoggingConfiguration": ("PutBucketLogging", _logging, {"BucketLoggingStatus": {}}),
+    "NotificationConfiguration": (
+        "PutBucketNotificationConfiguration",
+        _notification,
+        {"NotificationConfiguration": {}},
+    ),
+    "CorsConfiguration": ("PutBucketCors", _cors, "DeleteBucketCors"),
+    "Tags": (
+        "PutBucketTagging",
+        lambda value: {"Tagging": {"TagSet": shapes.tag_list(value)}},
+        "DeleteBucketTagging",
+    ),
+}
+
+
+def _configure(bucket: str, old: Params, new: Params) -> None:
+    for name, (put, parameters, undo) in _CONFIGURATIONS.items():
+        if old.get(name) == new.get(name):
+            continue
+        if new.get(name):
+            _call(put, Bucket=bucket, **parameters(new[name]))
+        elif isinstance(undo, str):
+            _call(undo, Bucket=bucket)
+        else:
+            _call(put, Bucket=bucket, **undo)
+
+
+def _create(name: str, props: Params) -> Created:
+    bucket = props.get("BucketName") or name.lower()
+    sent = {} if state.region() == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": state.region()}}
+    given = {name: props[name] for name in ("AccessControl", "OwnershipControls") if name in props}
+    if "AccessControl" in given:
+        sent |= _acl(given["AccessControl"])
+    if "OwnershipControls" in given:
+        sent["ObjectOwnership"] = given["OwnershipControls"]["Rules"][0]["ObjectOwnership"]
+    _call("CreateBucket", Bucket=bucket, **sent)
+    try:
+        _configure(bucket, given, props)
+    except Exception:
+        _call("DeleteBucket", Bucket=bucket)  # the engine only undoes what create returned
+        raise
+    return bucket, _attributes(bucket)
+
+
+def _attributes(bucket: str) -> dict[str, Any]:
+    return {
+        "Arn": f"arn:aws:s3:::{bucket}",
+        "DomainName": f"{bucket}.s3.amazonaws.com",
+        "RegionalDomainName": f"{bucket}.s3.{state.region()}.amazonaws.com",
+        "DualStackDomainName": f"{bucket}.s3.dualstack.{state.region()}.amazonaws.com",
+    }
+
+
+def _update(bucket: str, old: Params, new: Params) -> dict[str, Any]:
+    _configure(bucket, old, new)
+    return _attributes(bucket)
+
+
+resource(
+    "AWS::S3::Bucket",
+    create=_create,
+    update=_update,
+    delete=lambda bucket, _props: _call("DeleteBucket", Bucket=bucket),
+    properties=frozenset({"BucketName", *_CONFIGURATIONS}),
+    replaces="BucketName",
+    name_length=63,
+)
+
+
+def install() -> None:
+    """Let S3 fall back to the account's aws/s3 key for aws:kms without a key id, as AWS does and CDK's asset upload needs."""
+    resolve = s3._resolve_sse_write_headers
+
+    def with_default_key(headers: dict[str, str], bucket: str) -> Any:
+        wants_kms = headers.get("x-amz-server-side-encryption") == "aws:kms"
+        if wants_kms and not headers.get("x-amz-server-side-encryption-aws-kms-key-id"):
+            headers = {**headers, "x-amz-server-side-encryption-aws-kms-key-id": state.arn("kms", "alias/aws/s3")}
+        return resolve(headers, bucket)
+
+    s3._resolve_sse_write_headers = with_default_key

@@ -1,0 +1,21 @@
+"""Made-up pins for the embedded AWS and for tests. Each is marked, and nothing but the embedded AWS accepts them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from infra.config.pins import Kubectl, Pins
+
+FIXTURE_RELEASE_DATE = "20261012"
+FIXTURE_ADDON_VERSION = "v0.0.1-eksbuild.1"
+
+
+def fixture_pins(kubernetes_version: str, addons: Iterable[str]) -> Pins:
+    """A complete set of pins whose values no AWS account knows."""
+    return Pins(
+        fixture=True,
+        kubernetes_version=kubernetes_version,
+        node_release=f"{kubernetes_version}.99-{FIXTURE_RELEASE_DATE}",
+        addons=dict.fromkeys(addons, FIXTURE_ADDON_VERSION),
+        kubectl=Kubectl(key=f"{kubernetes_version}.99/2026-10-12/bin/linux/amd64/kubectl", sha256="0" * 64),
+    )

@@ -1,0 +1,50 @@
+"""Plan → files, all or none: everything is written beside the target first and moved in when it is complete."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from infra.config.outputs import Outputs
+from infra.config.plan import Plan
+from infra.stacks.names import stack_names
+from infra.stacks.platform import build_app, build_platform
+
+TEMPLATES, PLAN_FILE = "cloudformation", "plan.json"
+
+
+def render(plan: Plan, out: Path, *, outputs: Outputs | None = None) -> tuple[Path, ...]:
+    """Writes OUT/plan.json and OUT/cloudformation/STACK.template.json; returns the files, sorted.
+
+    The same plan gives the same bytes. Other files in OUT are left alone; stale templates are not.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".render-", dir=out.parent) as scratch:
+        fresh = Path(scratch) / "fresh"
+        (fresh / TEMPLATES).mkdir(parents=True)
+        (fresh / PLAN_FILE).write_text(plan_text(plan, outputs), encoding="utf-8")
+        assembly = Path(scratch) / "assembly"
+        app = build_app(outdir=assembly)
+        build_platform(app, plan)
+        for artifact in app.synth().stacks_recursively:
+            text = json.dumps(json.loads(Path(artifact.template_full_path).read_text(encoding="utf-8")), indent=1)
+            (fresh / TEMPLATES / f"{artifact.stack_name}.template.json").write_text(text + "\n", encoding="utf-8")
+        written = sorted(path.stem.removesuffix(".template") for path in (fresh / TEMPLATES).iterdir())
+        if written != sorted(stack_names(plan)):
+            raise RuntimeError(f"rendered stacks {written} differ from the planned ones {sorted(stack_names(plan))}")
+        out.mkdir(exist_ok=True)
+        shutil.rmtree(out / TEMPLATES, ignore_errors=True)
+        for item in fresh.iterdir():
+            shutil.move(item, out / item.name)
+    return tuple(sorted([out / PLAN_FILE, *(out / TEMPLATES).iterdir()]))
+
+
+def plan_text(plan: Plan, outputs: Outputs | None = None) -> str:
+    """plan.json: the plan, and the deploy's outputs where they are known."""
+    document = plan.document()
+    if outputs is not None:
+        document["outputs"] = asdict(outputs)
+    return json.dumps(document, indent=2, sort_keys=True) + "\n"
