@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -19,7 +20,9 @@ import boto3
 import typer
 from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Console
+from rich.text import Text
 
+from infra.apply import ApplyFault, apply_folder, archive
 from infra.catalog import CATALOG
 from infra.config.faults import EnvironmentFault, Finding
 from infra.config.loader import Loaded, load, locate
@@ -30,7 +33,6 @@ from infra.config.pool_plan import PoolPlan
 from infra.node import pinned_node, use_pinned_node
 from infra.operations import lock as locking
 from infra.operations import pool as pools
-from infra.apply import ApplyFault, apply_folder
 from infra.report import print_findings, print_plan
 
 T = TypeVar("T")
@@ -66,7 +68,7 @@ def validate(env: Env, pins: PinsOption = None, as_json: Json = False) -> None:
         _json({"path": loaded.path, "valid": True, "findings": [found.document() for found in loaded.warnings]})
         return
     print_findings(loaded.warnings, loaded.path, out)
-    out.print(f"[green]valid[/] {loaded.path}, {len(loaded.warnings)} warnings")
+    _say(out, "valid", "green", f"{loaded.path}, {len(loaded.warnings)} warnings")
 
 
 @app.command(name="plan", epilog="Example: moerl plan reference-p5en")
@@ -99,15 +101,19 @@ def render(
     # jsii starts Node when aws_cdk is imported: seconds that no other command should pay.
     from infra.render import render as write
 
-    files = write(plan, folder, outputs=known)
-    if as_json:
-        _json({"files": [str(file) for file in files], "unresolved": list(plan.unresolved)})
-        return
-    print_findings(plan.warnings, env, err)
-    for file in files:
-        out.print(str(file), soft_wrap=True, highlight=False)
-    if plan.unresolved:
-        err.print(f"[yellow]unresolved[/] {len(plan.unresolved)} pins, shown as 'unresolved': run moerl lock {env}")
+    def run() -> None:
+        files = write(plan, folder, outputs=known)
+        if as_json:
+            _json({"files": [str(file) for file in files], "unresolved": list(plan.unresolved)})
+            return
+        print_findings(plan.warnings, env, err)
+        for file in files:
+            out.print(Text(str(file)), soft_wrap=True)
+        if plan.unresolved:
+            missing = f"{len(plan.unresolved)} pins, shown as 'unresolved': run moerl lock {env}"
+            _say(err, "unresolved", "yellow", missing)
+
+    _attempt(run, as_json)
 
 
 @app.command(epilog="Example: moerl apply reference-p5en --folder dist/reference-p5en/k8s")
@@ -121,9 +127,13 @@ def apply(
 ) -> None:
     """Apply a folder of manifests through the build project inside the VPC, for clusters with a private endpoint."""
     plan = _plan(env, None, as_json=as_json)
-    session = _session(plan)
+    try:
+        archive(folder)
+    except ApplyFault as error:
+        _stop(WRONG_INPUT, error, as_json)
 
     def run() -> None:
+        session = _session(plan)
         applied = apply_folder(
             folder,
             plan,
@@ -137,9 +147,9 @@ def apply(
         if as_json:
             _json(applied.document())
         else:
-            out.print(f"[green]{applied.status.lower()}[/] {len(applied.files)} files, build {applied.build}")
+            _say(out, applied.status.lower(), "green", f"{len(applied.files)} files, build {applied.build}")
 
-    _aws(run)
+    _attempt(run, as_json)
 
 
 @app.command(epilog="Example: moerl lock reference-p5en")
@@ -154,9 +164,9 @@ def lock(
     path = _refusing(lambda: locate(env, ROOT), as_json)
     # The old lock may be for another version; it is about to be replaced, so it must not stop this.
     plan = _plan_of(_refusing(lambda: load(path, pins=UNRESOLVED), as_json))
-    session = _session(plan)
 
     def run() -> None:
+        session = _session(plan)
         pins = locking.resolve(
             plan,
             CATALOG,
@@ -165,16 +175,16 @@ def lock(
             s3=session.client("s3", region_name=locking.KUBECTL_BUCKET_REGION),
             now=datetime.now(UTC).replace(microsecond=0),
             embedded=_embedded(),
-            report=lambda line: err.print(line, highlight=False),
+            report=lambda line: err.print(line, highlight=False, markup=False, soft_wrap=True),
         )
         target = file or pins_path(path)
         target.write_text(locking.lock_text(plan.name, pins), encoding="utf-8")
         if as_json:
             _json({"file": str(target), "pins": pins.model_dump(mode="json")})
         else:
-            out.print(f"[green]wrote[/] {target}")
+            _say(out, "wrote", "green", str(target))
 
-    _aws(run)
+    _attempt(run, as_json)
 
 
 @pool_app.command(name="scale", epilog="Example: moerl pool scale p6-b200 trainer --nodes 8")
@@ -187,15 +197,16 @@ def pool_scale(
 ) -> None:
     """Set a pool's desired size and wait; capacity errors are shown as they come."""
     plan = _plan(env, None, as_json=as_json)
-    planned, session = _pool(plan, pool), _session(plan)
+    planned = _pool(plan, pool, as_json)
 
     def show(progress: pools.Progress) -> None:
         if not as_json:
             out.print(f"{progress.in_service} of {progress.wanted} nodes in service", highlight=False)
             for problem in progress.problems:
-                out.print(f"  [yellow]{problem}[/]")
+                out.print(Text(f"  {problem}", "yellow"), soft_wrap=True)
 
     def run() -> None:
+        session = _session(plan)
         result = pools.scale(
             plan,
             planned,
@@ -222,25 +233,26 @@ def pool_scale(
         if result.outcome == "timed-out":
             raise typer.Exit(TIMED_OUT)
 
-    _aws(run)
+    _attempt(run, as_json)
 
 
 @pool_app.command(name="tag", epilog="Example: moerl pool tag reference-p5en rollout")
 def pool_tag(env: Env, pool: Annotated[str, typer.Argument(metavar="POOL")], as_json: Json = False) -> None:
     """Write the tags that the cluster autoscaler needs to scale a pool from zero, and the file's own tags."""
     plan = _plan(env, None, as_json=as_json)
-    planned, session = _pool(plan, pool), _session(plan)
+    planned = _pool(plan, pool, as_json)
 
     def run() -> None:
+        session = _session(plan)
         group, tags = pools.tag(plan, planned, eks=session.client("eks"), autoscaling=session.client("autoscaling"))
         if as_json:
             _json({"auto_scaling_group": group, "tags": tags})
             return
-        out.print(f"{group}:", highlight=False)
+        out.print(Text(f"{group}:"), soft_wrap=True)
         for key, value in sorted(tags.items()):
-            out.print(f"  {key} = {value}", highlight=False, markup=False)
+            out.print(Text(f"  {key} = {value}"), soft_wrap=True)
 
-    _aws(run)
+    _attempt(run, as_json)
 
 
 @local_app.command(epilog="Example: moerl local up && eval $(moerl local status --export)")
@@ -254,14 +266,14 @@ def up(
 
     python = ROOT / ".venv-emulator" / "bin" / "python"
     if not python.is_file():
-        err.print("[red]no emulator[/]: run `make install` first, which gives it a virtual environment of its own")
+        _say(err, "no emulator", "red", "run `make install` first, which gives it a virtual environment of its own")
         raise typer.Exit(FAILED)
     try:
         started = server.start(directory, python=python, project_root=ROOT, account=account, region=region)
     except server.EmulatorError as error:
-        err.print(f"[red]not started[/]: {error}")
+        _say(err, "not started", "red", str(error))
         raise typer.Exit(FAILED) from error
-    out.print(f"[green]up[/] {started.url} (account {started.account}, {started.region}), log {started.log}")
+    _say(out, "up", "green", f"{started.url} (account {started.account}, {started.region}), log {started.log}")
     out.print("eval $(moerl local status --export)", highlight=False)
 
 
@@ -283,9 +295,9 @@ def status(
         err.print("not running")
     elif export:
         for key, value in sorted(variables.items()):
-            print(f"export {key}={value}")
+            print(f"export {key}={shlex.quote(value)}")
     else:
-        out.print(f"[green]up[/] {running.url} (pid {running.pid})")
+        _say(out, "up", "green", f"{running.url} (pid {running.pid})")
     if running is None:
         raise typer.Exit(FAILED)
 
@@ -316,12 +328,11 @@ def _plan_of(loaded: Loaded) -> Plan:
     return build_plan(loaded.environment, loaded.pins, loaded.warnings)
 
 
-def _pool(plan: Plan, name: str) -> PoolPlan:
+def _pool(plan: Plan, name: str, as_json: bool) -> PoolPlan:
     try:
         return plan.pool(name)
     except KeyError as error:
-        err.print(f"[red]wrong input[/]: {error.args[0]}")
-        raise typer.Exit(WRONG_INPUT) from error
+        _stop(WRONG_INPUT, error.args[0], as_json)
 
 
 def _refusing(read: Callable[[], T], as_json: bool) -> T:
@@ -338,7 +349,7 @@ def _refuse(path: str, findings: tuple[Finding, ...], as_json: bool) -> NoReturn
     else:
         print_findings(findings, path, err)
         count = sum(found.severity == "fault" for found in findings)
-        err.print(f"[red]refused[/] {path}: {count} faults, nothing written")
+        _say(err, "refused", "red", f"{path}: {count} faults, nothing written")
     raise typer.Exit(WRONG_INPUT)
 
 
@@ -350,16 +361,28 @@ def _embedded() -> bool:
     return urlsplit(os.environ.get("AWS_ENDPOINT_URL", "")).hostname in {"127.0.0.1", "localhost", "::1"}
 
 
-def _aws(run: Callable[[], None]) -> None:
-    """Runs something that talks to AWS; its errors end in one line and a stable exit code."""
+def _attempt(run: Callable[[], None], as_json: bool) -> None:
+    """Runs something that needs AWS or the disk; what goes wrong there ends in one line and a stable exit code."""
     try:
         run()
-    except (pools.PoolError, ApplyFault) as error:
-        err.print(f"[red]wrong input[/]: {error}")
-        raise typer.Exit(WRONG_INPUT) from error
-    except (locking.LockError, BotoCoreError, ClientError) as error:
-        err.print(f"[red]failed[/]: {error}")
-        raise typer.Exit(FAILED) from error
+    except pools.PoolError as error:
+        _stop(WRONG_INPUT, error, as_json)
+    except (locking.LockError, ApplyFault, BotoCoreError, ClientError, OSError) as error:
+        _stop(FAILED, error, as_json)
+
+
+def _stop(code: int, error: object, as_json: bool) -> NoReturn:
+    word = "wrong input" if code == WRONG_INPUT else "failed"
+    if as_json:
+        _json({"outcome": word, "error": str(error)})
+    else:
+        _say(err, word, "red", str(error))
+    raise typer.Exit(code)
+
+
+def _say(console: Console, word: str, style: str, rest: str) -> None:
+    """One line that starts with a coloured word; the rest is printed as it is, brackets and colons included."""
+    console.print(Text.assemble((word, style), " ", rest), soft_wrap=True)
 
 
 def _json(document: object) -> None:

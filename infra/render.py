@@ -14,6 +14,7 @@ from infra.stacks.names import stack_names
 from infra.stacks.platform import build_app, build_platform
 
 TEMPLATES, PLAN_FILE = "cloudformation", "plan.json"
+SUFFIX = ".template.json"
 
 
 def render(plan: Plan, out: Path, *, outputs: Outputs | None = None) -> tuple[Path, ...]:
@@ -31,15 +32,17 @@ def render(plan: Plan, out: Path, *, outputs: Outputs | None = None) -> tuple[Pa
         build_platform(app, plan)
         for artifact in app.synth().stacks_recursively:
             text = json.dumps(json.loads(Path(artifact.template_full_path).read_text(encoding="utf-8")), indent=1)
-            (fresh / TEMPLATES / f"{artifact.stack_name}.template.json").write_text(text + "\n", encoding="utf-8")
-        written = sorted(path.stem.removesuffix(".template") for path in (fresh / TEMPLATES).iterdir())
+            (fresh / TEMPLATES / f"{artifact.stack_name}{SUFFIX}").write_text(text + "\n", encoding="utf-8")
+        written = sorted(path.name.removesuffix(SUFFIX) for path in (fresh / TEMPLATES).iterdir())
         if written != sorted(stack_names(plan)):
             raise RuntimeError(f"rendered stacks {written} differ from the planned ones {sorted(stack_names(plan))}")
-        out.mkdir(exist_ok=True)
-        shutil.rmtree(out / TEMPLATES, ignore_errors=True)
-        for item in fresh.iterdir():
-            shutil.move(item, out / item.name)
-    return tuple(sorted([out / PLAN_FILE, *(out / TEMPLATES).iterdir()]))
+        files = [Path(PLAN_FILE), *(Path(TEMPLATES) / f"{name}{SUFFIX}" for name in written)]
+        (out / TEMPLATES).mkdir(parents=True, exist_ok=True)
+        for file in files:
+            shutil.move(fresh / file, out / file)
+        for stale in set((out / TEMPLATES).glob(f"*{SUFFIX}")) - {out / file for file in files}:
+            stale.unlink()
+    return tuple(sorted(out / file for file in files))
 
 
 def plan_text(plan: Plan, outputs: Outputs | None = None) -> str:

@@ -53,17 +53,22 @@ class PublicEndpoint(Part):
 
 class Kubernetes(Part):
     version: Annotated[str, StringConstraints(pattern=r"^\d\.\d{2}$")] = Field(examples=["1.35"])
+    """Minor version of the cluster, in quotes; 1.31 is the floor."""
     node_release: Release | None = None
     """AMI release of every managed pool, for example 1.35.2-20260917; from the lock file when absent."""
     endpoint: Literal["private"] | PublicEndpoint = "private"
+    """`private`: the API server answers inside the VPC only."""
     admins: tuple[Arn, ...] = Field(default=(), examples=[["arn:aws:iam::123456789012:role/platform-admin"]])
     """IAM principals that get cluster-admin through an access entry."""
 
 
 class Network(Part):
     cidr: Cidr = Field(default="10.0.0.0/16", examples=["10.0.0.0/16"])
+    """Address range of the VPC, /16 to /18; every subnet is a fixed share of it."""
     zones: tuple[Zone, ...] = Field(examples=[["us-west-2a", "us-west-2b", "us-west-2c"]])
+    """Two or three zones for the control plane; their order decides the subnets' shares, so append only."""
     accelerator_zone: Zone = Field(examples=["us-west-2b"])
+    """The zone in which nodes talk over EFA: the reservation's own."""
     egress: Literal["nat", "none"] = "nat"
     """`nat`: one NAT gateway per zone in use. `none`: no way out; images and charts must be mirrored."""
 
@@ -88,7 +93,9 @@ class CapacityBlock(Part):
     type: Literal["capacity_block"]
     id: ReservationId = Field(examples=["cr-0123456789abcdef0"])
     starts: AwareDatetime = Field(examples=["2026-12-07T11:30:00Z"])
+    """Start of the block, from the reservation; the pool scales up one minute later."""
     ends: AwareDatetime = Field(examples=["2026-12-21T11:30:00Z"])
+    """End of the block; save signal 90 minutes before it, scale down 60 minutes before it."""
 
 
 Capacity = Annotated[OnDemand | Spot | Reservation | CapacityBlock, Field(discriminator="type")]
@@ -96,7 +103,9 @@ Capacity = Annotated[OnDemand | Spot | Reservation | CapacityBlock, Field(discri
 
 class NodeRange(Part):
     min: Annotated[int, Field(ge=0)] = 0
+    """Nodes that are always there."""
     max: Annotated[int, Field(ge=1, examples=[32])]
+    """Most nodes; addresses, quotas and cost are checked against it."""
 
 
 class Ami(Part):
@@ -105,7 +114,9 @@ class Ami(Part):
     id: ImageId | None = None
     """A custom AMI: the node group carries no AMI type and gets a complete NodeConfig."""
     type: AmiType | None = None
+    """EKS AMI type; the NVIDIA one for GPU pools, the standard one otherwise when absent."""
     release: Release | None = None
+    """AMI release of this pool alone; `kubernetes.node_release` when absent."""
     efa_driver: Version | None = None
     """Declared EFA kernel driver of a custom AMI; GPU-direct transport needs 3.3.0."""
     gdrdrv: Version | None = None
@@ -119,11 +130,14 @@ class Taint(Part):
 
 
 class Pool(Part):
-    role: PoolRole
+    role: PoolRole = Field(examples=["rollout"])
+    """What runs there; exactly one trainer pool, one or more rollout pools; a system pool is implied."""
     instance_types: tuple[str, ...] = Field(min_length=1, examples=[["p5en.48xlarge"]])
+    """EC2 types of one interface layout; several give Spot more to choose from."""
     nodes: Annotated[int, Field(ge=1)] | NodeRange = Field(examples=[16, {"min": 0, "max": 32}])
     """A number is a fixed pool (min = desired = max); a range is scaled from outside CloudFormation."""
-    capacity: Capacity
+    capacity: Capacity = Field(examples=[{"type": "spot"}])
+    """How the nodes are bought."""
     zone: Zone | None = Field(default=None, examples=["us-west-2b"])
     """One zone, since nodes that talk over EFA never span zones; `network.accelerator_zone` when absent. The system
     pool alone spans every zone."""
@@ -131,12 +145,15 @@ class Pool(Part):
     transport: Transport | None = None
     """Derived from instance type, stack and AMI when absent; asked for and impossible is refused."""
     efa_layout: EfaLayout = "efa-only"
+    """`efa-only`: one plain primary interface, EFA-only ones beside it. `classic`: ENA+EFA on every card, an address each."""
     efa: bool = True
     """False leaves the EFA interfaces out: everything between nodes goes over TCP."""
     placement_group: str | None = None
     """`cluster` creates one for this pool, any other name joins an existing one; none when absent."""
     labels: dict[str, str] = {}
+    """Further node labels, under prefixes of your own."""
     taints: tuple[Taint, ...] = ()
+    """Further taints; the package's own DaemonSets tolerate all."""
     user_data: str | None = None
     """Extra user data: a bare shell script or a MIME multipart document, merged as further parts."""
     root_volume_gib: Annotated[int, Field(ge=50, le=16384)] | None = None
@@ -145,6 +162,7 @@ class Pool(Part):
 
 class Checkpoints(Part):
     retain_last: Annotated[int, Field(ge=1)] = 5
+    """Complete checkpoints that pruning keeps."""
     scratch: Literal["fsx", "nvme"] = "nvme"
     """Where a save lands before it is uploaded: FSx for Lustre linked to the bucket, or the nodes' NVMe."""
     scratch_gib: Annotated[int, Field(ge=1200)] = 19_200
@@ -152,6 +170,7 @@ class Checkpoints(Part):
     bucket: str | None = None
     """Adopts an existing bucket; one is created and retained when absent."""
     removal: Literal["retain", "destroy"] = "retain"
+    """What becomes of the checkpoint bucket when its stack is deleted."""
     confirm_destroy: bool = False
     """Must be true beside `removal: destroy`; checkpoints are then lost with the stack."""
 
@@ -163,22 +182,30 @@ class Kv(Part):
 
 class TrainerWorkload(Part):
     tensor_parallel: Annotated[int, Field(ge=1)] = 1
+    """Ranks that share each layer; within a node."""
     pipeline_parallel: Annotated[int, Field(ge=1)] = 1
+    """Pipeline stages."""
     context_parallel: Annotated[int, Field(ge=1)] = 1
+    """Ranks that share a sequence."""
     expert_parallel: Annotated[int, Field(ge=1)] = 1
+    """Ranks that share the experts; above a node's GPUs, tokens cross EFA."""
     expert_tensor_parallel: Annotated[int, Field(ge=1)] = 1
+    """Ranks that share each expert."""
     dispatcher: Literal["alltoall", "deepep", "deepep_v2"] | None = None
     """MoE token dispatcher; the software stack's own when absent."""
     save_optimizer: bool = True
+    """False makes checkpoints that cannot be resumed."""
     variables: dict[str, str] = {}
     """Extra environment variables of the trainer."""
 
 
 class RolloutWorkload(Part):
     precision: Literal["fp8", "bf16"] = "bf16"
+    """Precision of the engines' weights."""
     gpus_per_engine: Annotated[int, Field(ge=1)] = 8
     """GPUs of one SGLang engine (its tensor-parallel world)."""
     expert_parallel: Annotated[int, Field(ge=1)] = 1
+    """Ranks that share the experts: 1, or all GPUs of the engine."""
     backend: Literal["none", "deepep", "deepep_v2", "mooncake"] | None = None
     """All-to-all backend of the MoE layers; derived from stack and expert parallelism when absent."""
     kv_transfer: Kv | None = None
@@ -189,10 +216,13 @@ class RolloutWorkload(Part):
 
 class Workload(Part):
     model: str = Field(examples=["Qwen/Qwen3-235B-A22B"])
+    """Hugging Face name of a model whose shape the catalog knows."""
     trainer: TrainerWorkload = TrainerWorkload()
     rollout: RolloutWorkload = RolloutWorkload()
-    steps: Annotated[int, Field(ge=1)]
-    save_interval: Annotated[int, Field(ge=1)]
+    steps: Annotated[int, Field(ge=1, examples=[1000])]
+    """Training steps of the run."""
+    save_interval: Annotated[int, Field(ge=1, examples=[20])]
+    """Steps between checkpoints; at most `steps`."""
     load: str | None = None
     """Checkpoint path to resume from; must equal the save path, which the Plan sets, when given."""
     no_checkpoint: bool = False
@@ -206,31 +236,39 @@ class Images(Part):
 
 class Alerts(Part):
     emails: tuple[Email, ...] = Field(default=(), examples=[["ml-platform@example.com"]])
+    """Addresses that alarms and the budget write to."""
 
 
 class Budget(Part):
     monthly_usd: Annotated[float, Field(gt=0)] = Field(examples=[2500000])
+    """Spending per month at which people are told; nothing is stopped."""
 
 
 class Environment(Part):
     """One environment: an account, a region, a cluster and its run."""
 
     name: Name
+    """Name of the environment, and of its cluster, stacks, queues and buckets."""
     account: AccountId = Field(examples=["123456789012"])
-    region: Region
+    """AWS account id, in quotes: YAML reads a bare one as a number."""
+    region: Region = Field(examples=["us-west-2"])
+    """AWS region of everything in the file."""
     bootstrap: Bootstrap = Bootstrap()
     protected: bool = True
     """Deletion protection of stacks with state and of the cluster; write false and deploy before a teardown."""
     kubernetes: Kubernetes
     network: Network
     software: Software = "efa-gda"
+    """Software stack of the image; what a stack cannot do is refused with the reason."""
     pools: dict[Name, Pool]
+    """Node pools by name."""
     checkpoints: Checkpoints = Checkpoints()
     workload: Workload
     images: Images = Images()
     alerts: Alerts = Alerts()
     budget: Budget | None = None
     tags: dict[str, str] = {}
+    """Tags of every resource; instances get them by `moerl pool tag`."""
 
 
 def block_window(pool: Pool) -> tuple[datetime, datetime] | None:

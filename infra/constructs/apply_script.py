@@ -49,7 +49,7 @@ for file in "${{files[@]}}"; do
   fi
   ./kubectl apply --server-side --field-manager={FIELD_MANAGER} -f "$file"
   if grep -q '^kind: CustomResourceDefinition' "$file"; then
-    ./kubectl wait --for=condition=Established --timeout=120s -f "$file"
+    ./kubectl wait --for=condition=Established --timeout=120s customresourcedefinitions --all
   fi
 done
 if [[ "$ACTION" == diff ]]; then

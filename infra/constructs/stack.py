@@ -13,7 +13,10 @@ UNTAGGED = ["AWS::EC2::PlacementGroup"]
 
 
 class PlanStack(cdk.Stack):
-    """One stack of the plan. `part` is its name inside the environment, for example `network` or `pool-trainer`."""
+    """One stack of the plan. `part` is its name inside the environment, for example `network` or `pool-trainer`.
+
+    `protected` says that it holds state: then it has termination protection while the environment is protected.
+    """
 
     def __init__(self, scope: Construct, part: str, plan: Plan, *, description: str, protected: bool = False) -> None:
         super().__init__(
@@ -23,7 +26,7 @@ class PlanStack(cdk.Stack):
             description=description,
             env=cdk.Environment(account=plan.account, region=plan.region),
             synthesizer=cdk.DefaultStackSynthesizer(qualifier=plan.qualifier),
-            termination_protection=protected,
+            termination_protection=protected and plan.protected,
             analytics_reporting=False,
             permissions_boundary=(
                 cdk.PermissionsBoundary.from_name(plan.permissions_boundary) if plan.permissions_boundary else None

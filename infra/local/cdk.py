@@ -80,7 +80,16 @@ def bootstrap(target: str, *, assembly: Path, qualifier: str, toolkit: str) -> t
 
 def deploy(*, assembly: Path, stacks: Sequence[str] = ()) -> tuple[str, ...]:
     """Arguments that deploy the named stacks of a cloud assembly without asking; all of them when none is named."""
-    return ("deploy", "--app", str(assembly), "--require-approval", "never", "--progress", "events", *(stacks or ("--all",)))
+    return (
+        "deploy",
+        "--app",
+        str(assembly),
+        "--require-approval",
+        "never",
+        "--progress",
+        "events",
+        *(stacks or ("--all",)),
+    )
 
 
 def diff(*, assembly: Path, stacks: Sequence[str] = ()) -> tuple[str, ...]:

@@ -50,7 +50,9 @@ def _walk(expected: Any, actual: Any, path: str) -> Iterator[Difference | None]:
         for key, value in expected.items():
             yield from _walk(value, actual.get(key, MISSING), f"{path}.{key}")
         if path in CLOSED_MAPS:
-            yield from (Difference(f"{path}.{key}", MISSING, value) for key, value in actual.items() if key not in expected)
+            yield from (
+                Difference(f"{path}.{key}", MISSING, value) for key, value in actual.items() if key not in expected
+            )
         return
     if isinstance(expected, list) and isinstance(actual, list):
         yield from _walk_list(expected, actual, path)
@@ -101,7 +103,7 @@ def _json(value: Any) -> Any:
 def _same_scalar(expected: Any, actual: Any) -> bool:
     if isinstance(expected, (Mapping, list)) or isinstance(actual, (Mapping, list)):
         return False
-    return _plain(expected) == _plain(actual)
+    return bool(_plain(expected) == _plain(actual))
 
 
 def _plain(value: Any) -> Any:

@@ -21,13 +21,22 @@ from .readers import READERS, Actual, NotThereError, Source
 # (type, property path) that no API shows, and why. '' stands for the whole resource.
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("AWS::CDK::Metadata", ""): "the CDK's usage metadata has no service behind it",
-    ("AWS::ECR::Repository", "EmptyOnDelete"): "an instruction to CloudFormation for the deletion; ECR never learns of it",
+    (
+        "AWS::ECR::Repository",
+        "EmptyOnDelete",
+    ): "an instruction to CloudFormation for the deletion; ECR never learns of it",
     ("AWS::EKS::Addon", "PreserveOnDelete"): "an instruction to CloudFormation for the deletion",
     ("AWS::EKS::Addon", "ResolveConflicts"): "an option of the create and update calls that EKS does not keep",
-    ("AWS::EKS::Cluster", "BootstrapSelfManagedAddons"): "an option of CreateCluster that DescribeCluster does not show",
+    (
+        "AWS::EKS::Cluster",
+        "BootstrapSelfManagedAddons",
+    ): "an option of CreateCluster that DescribeCluster does not show",
     ("AWS::EKS::Nodegroup", "ForceUpdateEnabled"): "an option of UpdateNodegroupVersion that EKS does not keep",
     ("AWS::FSx::FileSystem", "SecurityGroupIds"): "FSx shows network interfaces, not their security groups",
-    ("AWS::KMS::Key", "PendingWindowInDays"): "an option of the deletion; KMS shows it only once the key is being deleted",
+    (
+        "AWS::KMS::Key",
+        "PendingWindowInDays",
+    ): "an option of the deletion; KMS shows it only once the key is being deleted",
 }
 
 

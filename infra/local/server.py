@@ -32,7 +32,7 @@ class Server:
     """A running embedded AWS.
 
     process_start: the kernel's start time of `pid` (clock ticks since boot), which tells it from a later process of the
-    same number. project_root: directory on the emulator's import path.
+    same number.
     """
 
     port: int
@@ -230,8 +230,8 @@ def _listening_addresses(pid: int) -> list[tuple[str, int]]:
 
 def _address(text: str) -> str:
     """The kernel's hexadecimal address (32-bit words in host byte order) in usual notation."""
-    words = [bytes.fromhex(text[index : index + 8])[:: -1 if sys.byteorder == "little" else 1] for index in range(0, len(text), 8)]
-    return str(ipaddress.ip_address(b"".join(words)))
+    words = [int(text[index : index + 8], 16) for index in range(0, len(text), 8)]
+    return str(ipaddress.ip_address(b"".join(word.to_bytes(4, sys.byteorder) for word in words)))
 
 
 def client_environment(server: Server, *, node: Path, base: Mapping[str, str] | None = None) -> dict[str, str]:

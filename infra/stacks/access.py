@@ -24,7 +24,7 @@ class AccessStack(PlanStack):
 
     def __init__(self, scope: Construct, plan: Plan, *, network: NetworkStack, cluster: ClusterStack) -> None:
         super().__init__(
-            scope, "access", plan, description="Applies manifests from inside the VPC", protected=plan.protected
+            scope, "access", plan, description="Applies manifests from inside the VPC", protected=True
         )
         self.bucket = self._bucket()
         subnets = [network.private_subnets[zone].ref for zone in plan.network.zones]

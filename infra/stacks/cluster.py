@@ -59,7 +59,7 @@ class ClusterStack(PlanStack):
         self, scope: Construct, plan: Plan, *, network: NetworkStack, storage: StorageStack, queue: QueueStack
     ) -> None:
         super().__init__(
-            scope, "cluster", plan, description="EKS control plane, add-ons and identities", protected=plan.protected
+            scope, "cluster", plan, description="EKS control plane, add-ons and identities", protected=True
         )
         self.add_stack_dependency(queue)
         self.cluster = self._control_plane(network, storage)

@@ -47,8 +47,8 @@ def _free_port() -> int:
 
 
 async def _serve(port: int) -> None:
-    from hypercorn.asyncio import serve
-    from hypercorn.config import Config
+    from hypercorn.asyncio import serve  # type: ignore[import-not-found]
+    from hypercorn.config import Config  # type: ignore[import-not-found]
 
     from . import conditions, control, gateway, lifecycle, s3, types
 

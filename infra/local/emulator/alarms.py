@@ -9,7 +9,7 @@ from .errors import ServiceError
 from .registry import Created, Params, call, operation, resource
 
 ALARMS = state.Store()  # name -> MetricAlarm
-_TAGS = state.Store()  # alarm ARN -> {key: value}
+TAGS = state.Store()  # alarm ARN -> {key: value}
 
 
 @operation("cloudwatch", "PutMetricAlarm")
@@ -18,8 +18,8 @@ def put_metric_alarm(params: Params) -> None:
         raise ServiceError("ValidationError", "An alarm needs either MetricName or Metrics")
     name = params["AlarmName"]
     arn = state.arn("cloudwatch", f"alarm:{name}")
-    if arn not in _TAGS:
-        _TAGS[arn] = shapes.tag_map(params.get("Tags"))
+    if arn not in TAGS:
+        TAGS[arn] = shapes.tag_map(params.get("Tags"))
     before = ALARMS.get(name, {})
     ALARMS[name] = {
         "AlarmArn": arn,
@@ -53,11 +53,11 @@ def delete_alarms(params: Params) -> None:
     for name in params["AlarmNames"]:
         if name not in ALARMS:
             raise ServiceError("ResourceNotFound", f"alarm {name} does not exist", 404)
-        _TAGS.pop(ALARMS.pop(name)["AlarmArn"])
+        TAGS.pop(ALARMS.pop(name)["AlarmArn"])
 
 
 def _tags(params: Params) -> dict[str, str]:
-    found: dict[str, str] | None = _TAGS.get(params["ResourceARN"])
+    found: dict[str, str] | None = TAGS.get(params["ResourceARN"])
     if found is None:
         raise ServiceError("ResourceNotFoundException", f"{params['ResourceARN']} does not exist", 404)
     return found
@@ -76,7 +76,7 @@ def untag_resource(params: Params) -> None:
 
 @operation("cloudwatch", "ListTagsForResource")
 def list_tags(params: Params) -> Params:
-    if params["ResourceARN"] not in _TAGS:
+    if params["ResourceARN"] not in TAGS:
         return gateway.call_ministack("cloudwatch", "ListTagsForResource", params)
     return {"Tags": shapes.tag_list(_tags(params))}
 

@@ -19,7 +19,7 @@ def _budget(name: str, props: Params) -> dict[str, Any]:
 
 def _create(name: str, props: Params) -> Created:
     budget = _budget(name, props)
-    sent = {"AccountId": state.account(), "Budget": budget}
+    sent: Params = {"AccountId": state.account(), "Budget": budget}
     if props.get("NotificationsWithSubscribers"):
         sent["NotificationsWithSubscribers"] = shapes.to_api(
             "budgets", "NotificationWithSubscribersList", props["NotificationsWithSubscribers"]

@@ -51,7 +51,8 @@ def create_file_system(params: Params) -> Params:
             **_shown_lustre(params.get("LustreConfiguration", {})),
         },
     }
-    system |= {key: params[key] for key in ("StorageCapacity", "KmsKeyId", "FileSystemTypeVersion", "NetworkType") if key in params}
+    kept = ("StorageCapacity", "KmsKeyId", "FileSystemTypeVersion", "NetworkType")
+    system |= {key: params[key] for key in kept if key in params}
     # The API does not return a file system's security groups: they hang on its network interface.
     _SECURITY_GROUPS[file_system_id] = list(params.get("SecurityGroupIds", []))
     FILE_SYSTEMS[file_system_id] = system
@@ -200,7 +201,9 @@ def _system_update(file_system_id: str, old: Params, new: Params) -> dict[str, A
     own = {name: new[name] for name in differs if name in new}
     if "LustreConfiguration" in own:
         before = old.get("LustreConfiguration") or {}
-        own["LustreConfiguration"] = {key: item for key, item in own["LustreConfiguration"].items() if before.get(key) != item}
+        own["LustreConfiguration"] = {
+            key: item for key, item in own["LustreConfiguration"].items() if before.get(key) != item
+        }
     if own:
         sent = shapes.to_api("fsx", "UpdateFileSystemRequest", own)
         registry.call("fsx", "UpdateFileSystem", {"FileSystemId": file_system_id, **sent})

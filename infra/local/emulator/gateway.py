@@ -61,7 +61,10 @@ def call_ministack(service: str, name: str, params: Mapping[str, Any]) -> dict[s
     """
     model = wire.service_model(service)
     method, path, headers, body, query = wire.serialize_request(model, name, params)
-    headers |= {"host": "127.0.0.1", "authorization": f"Credential=testing/20260101/{state.region()}/{service}/aws4_request"}
+    headers |= {
+        "host": "127.0.0.1",
+        "authorization": f"Credential=testing/20260101/{state.region()}/{service}/aws4_request",
+    }
     handler = app.SERVICE_HANDLERS[_MINISTACK_NAMES.get(service, service)]
     status, reply_headers, reply_body = _finish(handler(method, path, headers, body, query))
     return wire.parse_reply(model, name, status, reply_headers, reply_body)

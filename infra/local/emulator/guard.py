@@ -9,7 +9,7 @@ PINNED_VERSION = "1.5.33"
 
 _HOOKS = {
     "ministack.app": ("SERVICE_HANDLERS", "app"),
-    "ministack.core.responses": ("AccountRegionScopedDict", "get_account_id", "get_region"),
+    "ministack.core.responses": ("get_account_id", "get_region"),
     "ministack.core.router": ("SERVICE_PATTERNS",),
     "ministack.services.cloudformation": ("_stacks", "_stack_events"),
     "ministack.services.cloudformation.changesets": ("_add_event", "_deploy_stack_async"),

@@ -29,6 +29,7 @@ _ENGINE_TYPES = (
     "AWS::CloudFormation::WaitConditionHandle",
 )
 
+
 def install() -> None:
     """Give ministack's CloudFormation engine these types and rules."""
     table = {name: provisioners._RESOURCE_HANDLERS[name] for name in (*_ENGINE_TYPES, *STOCK_TYPES)}

@@ -22,7 +22,11 @@ def _encryption(value: Params) -> Params:
         own = {
             "ApplyServerSideEncryptionByDefault": rule.get("ServerSideEncryptionByDefault"),
             "BucketKeyEnabled": rule.get("BucketKeyEnabled", False),
-            **{key: item for key, item in rule.items() if key not in ("ServerSideEncryptionByDefault", "BucketKeyEnabled")},
+            **{
+                key: item
+                for key, item in rule.items()
+                if key not in ("ServerSideEncryptionByDefault", "BucketKeyEnabled")
+            },
         }
         rules.append({key: item for key, item in own.items() if item is not None})
     return {"ServerSideEncryptionConfiguration": _shape("ServerSideEncryptionConfiguration", {"Rules": rules})}
@@ -174,8 +178,10 @@ def _configure(bucket: str, old: Params, new: Params) -> None:
 
 def _create(name: str, props: Params) -> Created:
     bucket = props.get("BucketName") or name.lower()
-    sent = {} if state.region() == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": state.region()}}
-    given = {name: props[name] for name in ("AccessControl", "OwnershipControls") if name in props}
+    sent = (
+        {} if state.region() == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": state.region()}}
+    )
+    given: Params = {name: props[name] for name in ("AccessControl", "OwnershipControls") if name in props}
     if "AccessControl" in given:
         sent |= _acl(given["AccessControl"])
     if "OwnershipControls" in given:

@@ -9,7 +9,14 @@ from . import shapes
 from .gateway import call_ministack
 from .registry import Created, Params, resource
 
-_TOPIC_ATTRIBUTES = ("ContentBasedDeduplication", "DisplayName", "FifoTopic", "KmsMasterKeyId", "SignatureVersion", "TracingConfig")
+_TOPIC_ATTRIBUTES = (
+    "ContentBasedDeduplication",
+    "DisplayName",
+    "FifoTopic",
+    "KmsMasterKeyId",
+    "SignatureVersion",
+    "TracingConfig",
+)
 
 
 def _call(name: str, **params: Any) -> dict[str, Any]:

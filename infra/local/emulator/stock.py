@@ -6,7 +6,6 @@ Read-back over a deploy of each property proves it (tests/infra/local); a proper
 from __future__ import annotations
 
 _TABLE = {
-    "AWS::CloudWatch::Dashboard": "DashboardName DashboardBody",
     "AWS::ECR::Repository": "EmptyOnDelete EncryptionConfiguration ImageScanningConfiguration ImageTagMutability"
     " LifecyclePolicy RepositoryName RepositoryPolicyText Tags",
     "AWS::Events::Rule": "Description EventBusName EventPattern Name RoleArn ScheduleExpression State Targets Tags",

@@ -26,7 +26,8 @@ class Origin:
     logical_id: str | None = None
 
 
-_origin: contextvars.ContextVar[Origin] = contextvars.ContextVar("moerl_origin", default=Origin())
+_CLIENT = Origin()
+_origin: contextvars.ContextVar[Origin] = contextvars.ContextVar("moerl_origin", default=_CLIENT)
 _entries: list[dict[str, Any]] = []
 
 

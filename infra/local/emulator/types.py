@@ -1,5 +1,5 @@
 """Imports every module that registers operations or CloudFormation types."""
 
-from . import alarms, autoscaling, budgets, codebuild, ec2, eks, fsx, iam, s3, scheduler, sns
+from . import alarms, autoscaling, budgets, codebuild, dashboards, ec2, eks, fsx, iam, s3, scheduler, sns
 
-__all__ = ["alarms", "autoscaling", "budgets", "codebuild", "ec2", "eks", "fsx", "iam", "s3", "scheduler", "sns"]
+__all__ = ["alarms", "autoscaling", "budgets", "codebuild", "dashboards", "ec2", "eks", "fsx", "iam", "s3", "scheduler", "sns"]

@@ -276,7 +276,9 @@ def _to_xml_document(op: OperationModel, result: Mapping[str, Any], *, ec2: bool
     shape = op.output_shape
     inner = _to_xml(shape, result, ec2=ec2) if shape is not None else "<return>true</return>"
     if ec2:
-        return f'<{op.name}Response xmlns="{namespace}"><requestId>{uuid.uuid4()}</requestId>{inner}</{op.name}Response>'
+        return (
+            f'<{op.name}Response xmlns="{namespace}"><requestId>{uuid.uuid4()}</requestId>{inner}</{op.name}Response>'
+        )
     wrapper = shape.serialization.get("resultWrapper", f"{op.name}Result") if shape is not None else None
     wrapped = f"<{wrapper}>{inner}</{wrapper}>" if wrapper else ""
     metadata = f"<ResponseMetadata><RequestId>{uuid.uuid4()}</RequestId></ResponseMetadata>"

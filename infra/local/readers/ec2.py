@@ -20,7 +20,9 @@ def vpc(source: Source, physical_id: str, _props: Properties) -> Actual:
         found[name] = reply[name]["Value"]
     of_vpc = [{"Name": "vpc-id", "Values": [physical_id]}, {"Name": "group-name", "Values": ["default"]}]
     group = one(source.client("ec2").describe_security_groups(Filters=of_vpc)["SecurityGroups"], "default group")
-    return Actual(found, {"VpcId": physical_id, "CidrBlock": found["CidrBlock"], "DefaultSecurityGroup": group["GroupId"]})
+    return Actual(
+        found, {"VpcId": physical_id, "CidrBlock": found["CidrBlock"], "DefaultSecurityGroup": group["GroupId"]}
+    )
 
 
 def subnet(source: Source, physical_id: str, _props: Properties) -> Actual:

@@ -42,7 +42,11 @@ def addon(source: Source, physical_id: str, _props: Properties) -> Actual:
     raw = eks.describe_addon(clusterName=cluster_name, addonName=name)["addon"]
     found = {**pascal(raw, _FREE_KEYS), "Tags": tag_list(raw["tags"])}
     found["PodIdentityAssociations"] = [
-        {key: item for key, item in _association(eks, cluster_name, arn).items() if key in ("ServiceAccount", "RoleArn")}
+        {
+            key: item
+            for key, item in _association(eks, cluster_name, arn).items()
+            if key in ("ServiceAccount", "RoleArn")
+        }
         for arn in raw.get("podIdentityAssociations", [])
     ]
     return Actual(found, {"Arn": raw["addonArn"]})

@@ -99,8 +99,10 @@ def alarm(source: Source, physical_id: str, _props: Properties) -> Actual:
 
 
 def dashboard(source: Source, physical_id: str, _props: Properties) -> Actual:
-    raw = source.client("cloudwatch").get_dashboard(DashboardName=physical_id)
-    return Actual({"DashboardName": physical_id, "DashboardBody": raw["DashboardBody"]})
+    cloudwatch = source.client("cloudwatch")
+    raw = cloudwatch.get_dashboard(DashboardName=physical_id)
+    tags = cloudwatch.list_tags_for_resource(ResourceARN=raw["DashboardArn"])["Tags"]
+    return Actual({**raw, "Tags": tag_list(tags)})
 
 
 def budget(source: Source, physical_id: str, _props: Properties) -> Actual:
@@ -113,7 +115,9 @@ def budget(source: Source, physical_id: str, _props: Properties) -> Actual:
         rows.append({"Notification": notification, "Subscribers": reply["Subscribers"]})
     arn = f"arn:aws:budgets::{source.account}:budget/{physical_id}"
     tags = client.list_tags_for_resource(ResourceARN=arn).get("ResourceTags", [])
-    return Actual({"Budget": raw, "NotificationsWithSubscribers": rows, "ResourceTags": tag_list(tags)}, {"Id": physical_id})
+    return Actual(
+        {"Budget": raw, "NotificationsWithSubscribers": rows, "ResourceTags": tag_list(tags)}, {"Id": physical_id}
+    )
 
 
 def build_project(source: Source, physical_id: str, _props: Properties) -> Actual:

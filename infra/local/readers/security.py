@@ -15,13 +15,18 @@ def role(source: Source, physical_id: str, props: Properties) -> Actual:
     # AWS::IAM::Policy and ManagedPolicy resources add to the same role; those are read as resources of their own.
     declared = {policy["PolicyName"] for policy in props.get("Policies") or []}
     inline = [
-        {"PolicyName": name, "PolicyDocument": iam.get_role_policy(RoleName=physical_id, PolicyName=name)["PolicyDocument"]}
+        {
+            "PolicyName": name,
+            "PolicyDocument": iam.get_role_policy(RoleName=physical_id, PolicyName=name)["PolicyDocument"],
+        }
         for name in iam.list_role_policies(RoleName=physical_id)["PolicyNames"]
         if name in declared
     ]
     found = {
         **raw,
-        "ManagedPolicyArns": [one["PolicyArn"] for one in attached if one["PolicyArn"] not in _added_by_others(source, props)],
+        "ManagedPolicyArns": [
+            one["PolicyArn"] for one in attached if one["PolicyArn"] not in _added_by_others(source, props)
+        ],
         "Policies": inline,
         "PermissionsBoundary": raw.get("PermissionsBoundary", {}).get("PermissionsBoundaryArn"),
         "Tags": tag_list(raw.get("Tags")),
@@ -37,7 +42,9 @@ def inline_policy(source: Source, _physical_id: str, props: Properties) -> Actua
     """An inline policy has no id: it must be on every role that the template names."""
     iam = source.client("iam")
     name = props["PolicyName"]
-    documents = [iam.get_role_policy(RoleName=one, PolicyName=name)["PolicyDocument"] for one in props.get("Roles") or []]
+    documents = [
+        iam.get_role_policy(RoleName=one, PolicyName=name)["PolicyDocument"] for one in props.get("Roles") or []
+    ]
     same = all(document == documents[0] for document in documents)
     shown = documents[0] if documents and same else documents
     return Actual({"PolicyName": name, "Roles": props.get("Roles"), "PolicyDocument": shown})

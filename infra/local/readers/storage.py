@@ -63,7 +63,9 @@ def _notification(reply: dict[str, Any]) -> Properties:
 
 
 def _canned_acl(reply: dict[str, Any]) -> str:
-    grants = {(grant["Grantee"].get("URI", "owner").rpartition("/")[2], grant["Permission"]) for grant in reply["Grants"]}
+    grants = {
+        (grant["Grantee"].get("URI", "owner").rpartition("/")[2], grant["Permission"]) for grant in reply["Grants"]
+    }
     others = {grant for grant in grants if grant[0] != "owner"}
     if not others:
         return "Private"
@@ -95,7 +97,9 @@ def bucket(source: Source, physical_id: str, _props: Properties) -> Actual:
             "Rules": [_lifecycle_rule(rule) for rule in get("get_bucket_lifecycle_configuration").get("Rules", [])]
         },
         "NotificationConfiguration": _notification(get("get_bucket_notification_configuration")),
-        "CorsConfiguration": {"CorsRules": [renamed(rule, cors_names) for rule in get("get_bucket_cors").get("CORSRules", [])]},
+        "CorsConfiguration": {
+            "CorsRules": [renamed(rule, cors_names) for rule in get("get_bucket_cors").get("CORSRules", [])]
+        },
         "Tags": tag_list(get("get_bucket_tagging").get("TagSet")),
     }
     attributes = {

@@ -19,7 +19,7 @@ def store(prefix: str) -> state.Store:
 
 def require(kept: state.Store, key: str | None, code: str, what: str) -> dict[str, Any]:
     """The stored resource, or the error that EC2 gives for an id it does not know."""
-    found = kept.get(key) if key else None
+    found: dict[str, Any] | None = kept.get(key) if key else None
     if found is None:
         raise ServiceError(code, f"The {what} ID '{key}' does not exist")
     return found

@@ -169,7 +169,9 @@ def create_vpc_endpoint(params: Params) -> Params:
     kind = params.get("VpcEndpointType", "Gateway")
     service = params.get("ServiceName", "")
     if kind == "Gateway" and not service.endswith((".s3", ".dynamodb")):
-        raise ServiceError("InvalidParameter", f"Endpoint type (Gateway) does not match available service types of {service}")
+        raise ServiceError(
+            "InvalidParameter", f"Endpoint type (Gateway) does not match available service types of {service}"
+        )
     for table_id in params.get("RouteTableIds", []):
         common.require(ROUTE_TABLES, table_id, ROUTE_TABLE_MISSING, "routeTable")
     for subnet_id in params.get("SubnetIds", []):
@@ -181,8 +183,9 @@ def create_vpc_endpoint(params: Params) -> Params:
         for other in ENDPOINTS.values():
             if (other["VpcId"], other["ServiceName"], other["PrivateDnsEnabled"]) == (params["VpcId"], service, True):
                 raise ServiceError(
-                    "InvalidParameter", f"private-dns-enabled cannot be set because there is already a conflicting DNS domain "
-                    f"for {service} in the VPC {params['VpcId']}"
+                    "InvalidParameter",
+                    f"private-dns-enabled cannot be set because there is already a conflicting DNS domain "
+                    f"for {service} in the VPC {params['VpcId']}",
                 )
     endpoint_id = state.hex_id("vpce")
     ENDPOINTS[endpoint_id] = endpoint = {

@@ -22,15 +22,15 @@ def find(launch_template_id: str | None, name: str | None) -> dict[str, Any]:
     """The template with that id or name. Raises EC2's not-found error."""
     if launch_template_id:
         return common.require(TEMPLATES, launch_template_id, _MISSING, "launch template")
-    for template in TEMPLATES.values():
-        if template["LaunchTemplateName"] == name:
-            return template
+    named: list[dict[str, Any]] = [one for one in TEMPLATES.values() if one["LaunchTemplateName"] == name]
+    if named:
+        return named[0]
     raise ServiceError(_NAME_MISSING, f"The specified launch template, with template name {name}, does not exist.")
 
 
 def version_of(template: dict[str, Any], version: str | None) -> dict[str, Any]:
     """One version of a template: a number, '$Latest', '$Default' or None (the default)."""
-    versions = _VERSIONS[template["LaunchTemplateId"]]
+    versions: list[dict[str, Any]] = _VERSIONS[template["LaunchTemplateId"]]
     number = {"$Latest": template["LatestVersionNumber"], "$Default": template["DefaultVersionNumber"]}.get(
         version or "$Default", version
     )
@@ -47,7 +47,9 @@ def version_of(template: dict[str, Any], version: str | None) -> dict[str, Any]:
 def create_launch_template(params: Params) -> Params:
     name = params["LaunchTemplateName"]
     if any(template["LaunchTemplateName"] == name for template in TEMPLATES.values()):
-        raise ServiceError("InvalidLaunchTemplateName.AlreadyExistsException", f"Launch template name {name} already in use.")
+        raise ServiceError(
+            "InvalidLaunchTemplateName.AlreadyExistsException", f"Launch template name {name} already in use."
+        )
     template_id = state.hex_id("lt")
     TEMPLATES[template_id] = template = {
         "LaunchTemplateId": template_id,
@@ -207,18 +209,20 @@ _PG_UNKNOWN = "InvalidPlacementGroup.Unknown"
 
 def placement_group(name: str) -> dict[str, Any]:
     """The placement group of that name. Raises EC2's not-found error."""
-    for group in PLACEMENT_GROUPS.values():
-        if group["GroupName"] == name:
-            return group
+    named: list[dict[str, Any]] = [group for group in PLACEMENT_GROUPS.values() if group["GroupName"] == name]
+    if named:
+        return named[0]
     raise ServiceError(_PG_UNKNOWN, f"The Placement Group '{name}' is unknown.")
 
 
 @operation("ec2", "CreatePlacementGroup")
 def create_placement_group(params: Params) -> Params:
     if any(group["GroupName"] == params["GroupName"] for group in PLACEMENT_GROUPS.values()):
-        raise ServiceError("InvalidPlacementGroup.Duplicate", f"The Placement Group '{params['GroupName']}' already exists.")
+        raise ServiceError(
+            "InvalidPlacementGroup.Duplicate", f"The Placement Group '{params['GroupName']}' already exists."
+        )
     group_id = state.hex_id("pg")
-    fields = {key: params[key] for key in ("PartitionCount", "SpreadLevel") if key in params}
+    fields: Params = {key: params[key] for key in ("PartitionCount", "SpreadLevel") if key in params}
     PLACEMENT_GROUPS[group_id] = group = {
         "GroupId": group_id,
         "GroupArn": state.arn("ec2", f"placement-group/{params['GroupName']}"),

@@ -161,9 +161,7 @@ def create_subnet(params: Params) -> Params:
     return {"Subnet": subnet}
 
 
-common.describe(
-    "DescribeSubnets", "Subnets", SUBNETS, ids="SubnetIds", id_field="SubnetId", missing=SUBNET_MISSING
-)
+common.describe("DescribeSubnets", "Subnets", SUBNETS, ids="SubnetIds", id_field="SubnetId", missing=SUBNET_MISSING)
 
 
 @operation("ec2", "ModifySubnetAttribute")
@@ -180,9 +178,7 @@ def delete_subnet(params: Params) -> None:
     users = [gateway["SubnetId"] for gateway in common.store("nat").values()]
     users += [one for endpoint in common.store("vpce").values() for one in endpoint.get("SubnetIds", [])]
     if subnet_id in users:
-        raise ServiceError(
-            "DependencyViolation", f"The subnet '{subnet_id}' has dependencies and cannot be deleted."
-        )
+        raise ServiceError("DependencyViolation", f"The subnet '{subnet_id}' has dependencies and cannot be deleted.")
     SUBNETS.pop(subnet_id)
     for table in ROUTE_TABLES.values():
         table["Associations"] = [one for one in table["Associations"] if one["SubnetId"] != subnet_id]
@@ -190,7 +186,9 @@ def delete_subnet(params: Params) -> None:
 
 def _subnet_create(_name: str, props: Params) -> Created:
     sent = {key: props.get(key) for key in ("VpcId", "CidrBlock", "AvailabilityZone")}
-    subnet = call("ec2", "CreateSubnet", {**sent, "TagSpecifications": common.tag_specification(props, "subnet")})["Subnet"]
+    subnet = call("ec2", "CreateSubnet", {**sent, "TagSpecifications": common.tag_specification(props, "subnet")})[
+        "Subnet"
+    ]
     if shapes.is_true(props.get("MapPublicIpOnLaunch", False)):
         _map_public_ip(subnet["SubnetId"], value=True)
     return subnet["SubnetId"], _subnet_attributes(subnet)
@@ -298,7 +296,7 @@ def _attachment_create(_name: str, props: Params) -> Created:
     return f"IGW|{props['VpcId']}", {"AttachmentType": "IGW"}
 
 
-def _attachment_update(physical_id: str, old: Params, new: Params) -> dict[str, Any]:
+def _attachment_update(_id: str, old: Params, new: Params) -> dict[str, Any]:
     call("ec2", "DetachInternetGateway", old)
     call("ec2", "AttachInternetGateway", new)
     return {"AttachmentType": "IGW"}

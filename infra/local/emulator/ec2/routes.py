@@ -121,7 +121,9 @@ def disassociate_route_table(params: Params) -> None:
         if len(kept) != len(table["Associations"]):
             table["Associations"] = kept
             return
-    raise ServiceError("InvalidAssociationID.NotFound", f"The association ID '{params['AssociationId']}' does not exist")
+    raise ServiceError(
+        "InvalidAssociationID.NotFound", f"The association ID '{params['AssociationId']}' does not exist"
+    )
 
 
 def _table_create(_name: str, props: Params) -> Created:

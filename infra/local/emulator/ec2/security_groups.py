@@ -122,7 +122,7 @@ def _authorize(params: Params, *, is_egress: bool) -> list[dict[str, Any]]:
 
 
 def _from_flat(params: Params) -> dict[str, Any]:
-    permission = {key: params[key] for key in ("IpProtocol", "FromPort", "ToPort") if key in params}
+    permission: Params = {key: params[key] for key in ("IpProtocol", "FromPort", "ToPort") if key in params}
     return {**permission, "IpRanges": [{"CidrIp": params["CidrIp"]}]}
 
 
@@ -233,8 +233,18 @@ def _permission(rule: Params) -> dict[str, Any]:
 
 
 _RULE_KEYS = frozenset(
-    "IpProtocol FromPort ToPort CidrIp CidrIpv6 Description SourceSecurityGroupId DestinationSecurityGroupId"
-    " SourcePrefixListId DestinationPrefixListId".split()
+    {
+        "IpProtocol",
+        "FromPort",
+        "ToPort",
+        "CidrIp",
+        "CidrIpv6",
+        "Description",
+        "SourceSecurityGroupId",
+        "DestinationSecurityGroupId",
+        "SourcePrefixListId",
+        "DestinationPrefixListId",
+    }
 )
 
 

@@ -247,7 +247,11 @@ def _association_update(arn: str, old: Params, new: Params) -> dict[str, Any]:
     differs = shapes.changed(old, new) & {"RoleArn", "DisableSessionTags", "TargetRoleArn", "Policy"}
     if differs:
         own = {name: new[name] for name in differs if name in new}
-        call("eks", "UpdatePodIdentityAssociation", {**key, **shapes.to_api("eks", "UpdatePodIdentityAssociationRequest", own)})
+        call(
+            "eks",
+            "UpdatePodIdentityAssociation",
+            {**key, **shapes.to_api("eks", "UpdatePodIdentityAssociationRequest", own)},
+        )
     common.retag(arn, old, new)
     return _association_attributes(_association(*key.values()))
 

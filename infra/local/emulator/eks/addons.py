@@ -47,7 +47,8 @@ def describe_addon_versions(params: Params) -> Params:
                         "architecture": ["amd64", "arm64"],
                         "computeTypes": ["ec2"],
                         "compatibilities": [
-                            {"clusterVersion": one, "platformVersions": ["*"], "defaultVersion": True} for one in versions
+                            {"clusterVersion": one, "platformVersions": ["*"], "defaultVersion": True}
+                            for one in versions
                         ],
                         "requiresConfiguration": False,
                         "requiresIamPermissions": False,
@@ -111,9 +112,9 @@ def _bind(addon: dict[str, Any], wanted: list[dict[str, str]]) -> None:
         access.forget(addon["clusterName"], arn)
     namespace = addon.get("namespaceConfig", {}).get("namespace", "kube-system")
     addon["podIdentityAssociations"] = [
-        access.associate(
-            {"clusterName": addon["clusterName"], "namespace": namespace, **one}, owner=addon["addonArn"]
-        )["associationArn"]
+        access.associate({"clusterName": addon["clusterName"], "namespace": namespace, **one}, owner=addon["addonArn"])[
+            "associationArn"
+        ]
         for one in wanted
     ]
 
@@ -138,7 +139,9 @@ def update_addon(params: Params) -> Params:
     if "podIdentityAssociations" in params:
         _bind(addon, params["podIdentityAssociations"])
     addon["modifiedAt"] = state.now()
-    logged = {key[0].upper() + key[1:]: value for key, value in params.items() if key not in ("clusterName", "addonName")}
+    logged = {
+        key[0].upper() + key[1:]: value for key, value in params.items() if key not in ("clusterName", "addonName")
+    }
     return common.finished_update(addon["clusterName"], "AddonUpdate", logged, addon=addon["addonName"])
 
 

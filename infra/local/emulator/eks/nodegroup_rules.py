@@ -78,7 +78,9 @@ def _check_what_belongs_to_the_group(group: Params, data: dict[str, Any]) -> Non
     if group.get("remoteAccess"):
         raise invalid("Remote access configuration cannot be specified with a launch template")
     if any("SubnetId" in one for one in data.get("NetworkInterfaces") or []):
-        raise invalid("Launch template must not specify a subnet id in its network interfaces; set the node group's subnets")
+        raise invalid(
+            "Launch template must not specify a subnet id in its network interfaces; set the node group's subnets"
+        )
     for name in ("IamInstanceProfile", "HibernationOptions"):
         if data.get(name):
             raise invalid(f"Launch template must not specify {name} for a managed node group")

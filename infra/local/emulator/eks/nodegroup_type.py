@@ -10,7 +10,9 @@ from . import common
 from .nodegroups import nodegroup
 
 _VERSION_PROPERTIES = frozenset({"Version", "ReleaseVersion"})
-_CONFIG_PROPERTIES = frozenset({"ScalingConfig", "Labels", "Taints", "UpdateConfig", "NodeRepairConfig", "WarmPoolConfig"})
+_CONFIG_PROPERTIES = frozenset(
+    {"ScalingConfig", "Labels", "Taints", "UpdateConfig", "NodeRepairConfig", "WarmPoolConfig"}
+)
 
 
 def _create(name: str, props: Params) -> Created:
@@ -67,12 +69,17 @@ def _config(differs: set[str], old: Params, new: Params) -> dict[str, Any]:
         gone = sorted(before.keys() - after.keys())
         sent["labels"] = {"addOrUpdateLabels": fresh} | ({"removeLabels": gone} if gone else {})
     if "Taints" in differs:
-        before, after = (shapes.to_api("eks", "taintsList", one.get("Taints") or []) for one in (old, new))
-        kept = {(one.get("key"), one.get("effect")) for one in after}
-        gone = [one for one in before if (one.get("key"), one.get("effect")) not in kept]
-        fresh = [one for one in after if one not in before]
-        sent["taints"] = {"addOrUpdateTaints": fresh} | ({"removeTaints": gone} if gone else {})
+        sent["taints"] = _taint_changes(
+            *(shapes.to_api("eks", "taintsList", one.get("Taints") or []) for one in (old, new))
+        )
     return sent
+
+
+def _taint_changes(old: list[Params], new: list[Params]) -> Params:
+    kept = {(taint.get("key"), taint.get("effect")) for taint in new}
+    gone = [taint for taint in old if (taint.get("key"), taint.get("effect")) not in kept]
+    fresh = [taint for taint in new if taint not in old]
+    return {"addOrUpdateTaints": fresh} | ({"removeTaints": gone} if gone else {})
 
 
 def _delete(physical_id: str, _props: Params) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import autoscaling, registry, shapes, state
+from .. import autoscaling, registry, state
 from ..registry import Params, call, operation
 from . import common, nodegroup_rules
 from .common import NODEGROUPS, invalid
@@ -26,7 +26,9 @@ def create_nodegroup(params: Params) -> Params:
     if (cluster["name"], name) in NODEGROUPS:
         raise common.in_use(f"NodeGroup already exists with name {name} and cluster name {cluster['name']}")
     subnets = nodegroup_rules.check_subnets(params["subnets"])
-    shown, data = nodegroup_rules.resolve_template(params["launchTemplate"]) if "launchTemplate" in params else (None, None)
+    shown, data = (
+        nodegroup_rules.resolve_template(params["launchTemplate"]) if "launchTemplate" in params else (None, None)
+    )
     nodegroup_rules.check_template(params, data)
     scaling = {"minSize": 1, "maxSize": 2, **params.get("scalingConfig", {})}
     scaling.setdefault("desiredSize", scaling["minSize"])
