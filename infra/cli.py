@@ -22,7 +22,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Console
 from rich.text import Text
 
-from infra.apply import ApplyFault, apply_folder, archive
+from infra.operations.apply import ApplyFault, apply_folder, archive
 from infra.catalog import CATALOG
 from infra.config.faults import EnvironmentFault, Finding
 from infra.config.loader import Loaded, load, locate

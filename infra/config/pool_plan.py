@@ -23,7 +23,7 @@ from infra.config.environment import (
     Reservation,
 )
 from infra.config.pins import Pins
-from infra.config.transport import derive_transport, node_release
+from infra.config.transport import derive_transport, gpu_direct_possible, node_release
 
 LABEL_DOMAIN = "moerl.io"
 EFA_RESOURCE, GPU_RESOURCE = "vpc.amazonaws.com/efa", "nvidia.com/gpu"
@@ -116,6 +116,9 @@ class PoolPlan:
     """Empty for pools without EFA: the node group's single default interface is right there."""
     efa_per_node: int
     transport: Transport
+    gpu_direct_driver: bool
+    """Whether the NVIDIA driver is loaded with the option that GPU-direct EFA needs: by type and stack, not by AMI, so
+    that a new AMI release changes no launch template."""
     transport_reason: str | None
     """Why the transport is not gda, or what a live node must still prove."""
     gpus_per_node: int
@@ -158,13 +161,14 @@ def _pool_plan(name: str, pool: Pool, environment: Environment, pins: Pins, cata
     types = [catalog.instances[written] for written in pool.instance_types]
     smallest = min(types, key=lambda instance: (instance.memory_gib, instance.vcpus, instance.gpu_memory_gib))
     release = node_release(pool, environment.kubernetes, pins)
-    derived = derive_transport(pool, types, catalog.software[environment.software], release, catalog)
+    stack = catalog.software[environment.software]
+    derived = derive_transport(pool, types, stack, release, catalog)
     transport = pool.transport or derived.transport
     layout = interfaces(smallest, pool.efa_layout) if pool.efa and smallest.efa_devices else ()
     efa = sum(1 for interface in layout if interface.is_efa)
     huge_pages = EFA_HUGE_PAGES_MIB if efa else 0
     root_volume = pool.root_volume_gib or (GPU_ROOT_VOLUME_GIB if smallest.gpus else CPU_ROOT_VOLUME_GIB)
-    labels = _labels(name, pool, transport)
+    labels = _labels(name, pool)
     taints = _taints(pool, smallest)
     max_pods = min(instance.max_pods for instance in types)
     capacity = allocatable(smallest, max_pods=max_pods, root_volume_gib=root_volume, huge_pages_mib=huge_pages)
@@ -181,6 +185,7 @@ def _pool_plan(name: str, pool: Pool, environment: Environment, pins: Pins, cata
         interfaces=layout,
         efa_per_node=efa,
         transport=transport,
+        gpu_direct_driver=bool(efa) and pool.transport in (None, "gda") and gpu_direct_possible(types, stack),
         transport_reason=derived.limited_by or derived.to_prove if smallest.gpus else None,
         gpus_per_node=smallest.gpus,
         gpu_model=smallest.gpu_model,
@@ -240,12 +245,13 @@ def _placement(pool: Pool) -> PlacementPlan | None:
     return PlacementPlan(create=create, name=None if create else pool.placement_group)
 
 
-def _labels(name: str, pool: Pool, transport: Transport) -> dict[str, str]:
+def _labels(name: str, pool: Pool) -> dict[str, str]:
+    """Labels from what the file says alone: one that followed the AMI release would change with it, and EKS takes a
+    release and a label change in two separate deploys only."""
     return {
         f"{LABEL_DOMAIN}/pool": name,
         f"{LABEL_DOMAIN}/role": pool.role,
         f"{LABEL_DOMAIN}/capacity": pool.capacity.type.replace("_", "-"),
-        f"{LABEL_DOMAIN}/transport": transport,
         **pool.labels,
     }
 

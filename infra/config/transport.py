@@ -69,6 +69,11 @@ def derive_transport(
     return DerivedTransport(transport="gda", to_prove=" and ".join(unknown) or None)
 
 
+def gpu_direct_possible(instances: Sequence[InstanceType], stack: SoftwareStack) -> bool:
+    """Whether every type and the stack can do GPU-direct EFA, whatever the AMI."""
+    return "gda" in stack.transports and all("gda" in instance.efa_transports for instance in instances)
+
+
 def stack_limit(stack: SoftwareStack, capability: Capability) -> str:
     """Why the stack lacks a capability."""
     return (

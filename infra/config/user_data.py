@@ -14,11 +14,10 @@ from email.parser import Parser
 
 import yaml
 
-from infra.catalog.instances import Transport
 
 BOUNDARY = "==MOERL-NODE=="
 
-GDA_BOOTHOOK = """#!/bin/sh
+GPU_DIRECT_BOOTHOOK = """#!/bin/sh
 # Before nvidia-kmod-load.service loads the driver: GPU-direct EFA maps the GPU's doorbell into the NIC's page tables.
 echo 'options nvidia NVreg_RegistryDwords="PeerMappingOverride=1;"' > /etc/modprobe.d/50-moerl-nvidia.conf
 """
@@ -60,14 +59,14 @@ def node_config(
     return yaml.safe_dump(document, sort_keys=False, width=10_000)
 
 
-def user_data(node_configuration: str, transport: Transport, extra: str | None) -> str:
-    """The whole document. `extra` is a shell script (`#!` first) or a MIME multipart document, added as further parts.
+def user_data(node_configuration: str, extra: str | None, *, gpu_direct: bool) -> str:
+    """The whole document. `gpu_direct` prepares the NVIDIA driver for GPU-direct EFA. `extra` is a shell script (`#!` first) or a MIME multipart document, added as further parts.
 
     Raises ValueError for any other `extra`.
     """
     document = MIMEMultipart("mixed", boundary=BOUNDARY)
-    if transport == "gda":
-        document.attach(_part("text", "cloud-boothook", GDA_BOOTHOOK))
+    if gpu_direct:
+        document.attach(_part("text", "cloud-boothook", GPU_DIRECT_BOOTHOOK))
     document.attach(_part("application", "node.eks.aws", node_configuration))
     for part in _extra_parts(extra):
         document.attach(part)

@@ -110,7 +110,7 @@ def capacity_events(scope: Construct, plan: Plan, groups: Sequence[PoolGroup]) -
     if spot_pools(plan):
         patterns["SpotRule"] = {"source": ["aws.ec2"], "detail-type": [INTERRUPTION, REBALANCE]}
         for zone in spot_zones(plan):
-            where = " || ".join(f'($.resources[0] = "arn:{plan.partition}:ec2:{at}:*")' for at in (zone,))
+            where = " || ".join(f'($.resources[0] = "arn:{plan.partition}:ec2:{at}:*")' for at in (zone, plan.region))
             _filter(scope, log, spot_notices(plan, zone), f'{{ ($.detail-type = "{INTERRUPTION}") && ({where}) }}')
     blocks = [pool.capacity.reservation_id for pool in plan.pools if pool.capacity.block]
     if blocks:

@@ -90,7 +90,9 @@ def launch_template(
             template.TagSpecificationProperty(resource_type=kind, tags=_instance_tags(plan, pool))
             for kind in ("instance", "volume", "network-interface")
         ],
-        user_data=cdk.Fn.base64(user_data(_node_config(pool, join), pool.transport, pool.extra_user_data)),
+        user_data=cdk.Fn.base64(
+            user_data(_node_config(pool, join), pool.extra_user_data, gpu_direct=pool.gpu_direct_driver)
+        ),
     )
     return template(scope, identifier, launch_template_data=data)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 MISSING = "<not there>"
@@ -103,7 +104,18 @@ def _json(value: Any) -> Any:
 def _same_scalar(expected: Any, actual: Any) -> bool:
     if isinstance(expected, (Mapping, list)) or isinstance(actual, (Mapping, list)):
         return False
+    if isinstance(actual, datetime):
+        return _same_moment(expected, actual)
     return bool(_plain(expected) == _plain(actual))
+
+
+def _same_moment(expected: Any, actual: datetime) -> bool:
+    """Whether ISO 8601 text names the moment that an API returned."""
+    try:
+        asked = datetime.fromisoformat(str(expected))
+    except ValueError:
+        return False
+    return (asked if asked.tzinfo else asked.replace(tzinfo=UTC)) == actual
 
 
 def _plain(value: Any) -> Any:

@@ -32,7 +32,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "BootstrapSelfManagedAddons",
     ): "an option of CreateCluster that DescribeCluster does not show",
     ("AWS::EKS::Nodegroup", "ForceUpdateEnabled"): "an option of UpdateNodegroupVersion that EKS does not keep",
-    ("AWS::FSx::FileSystem", "SecurityGroupIds"): "FSx shows network interfaces, not their security groups",
     (
         "AWS::KMS::Key",
         "PendingWindowInDays",

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
 from infra.catalog import Catalog
 from infra.config.pins import Kubectl, Pins
@@ -35,7 +36,8 @@ def resolve(
 ) -> Pins:
     """Pins of the plan's Kubernetes version. `embedded` marks them as made up, as an emulator's answers are.
 
-    Raises LockError when the account offers no version, or the NVIDIA and the standard AMI differ in release.
+    Raises LockError when the account offers no version, answers in an unknown form, or the NVIDIA and the standard AMI
+    differ in release.
     """
     version = plan.kubernetes.version
     addons = {}
@@ -49,14 +51,19 @@ def resolve(
         report(f"warning: {known.problem}; edit node_release to hold another one")
     kubectl = newest_kubectl(s3, version)
     report(f"kubectl: {kubectl.key}")
-    return Pins(
-        resolved_at=now,
-        fixture=embedded,
-        kubernetes_version=version,
-        node_release=release,
-        addons=addons,
-        kubectl=kubectl,
-    )
+    try:
+        return Pins(
+            resolved_at=now,
+            fixture=embedded,
+            kubernetes_version=version,
+            node_release=release,
+            addons=addons,
+            kubectl=kubectl,
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        what = ".".join(str(step) for step in first["loc"])
+        raise LockError(f"AWS answered {first['input']!r} for {what}, which is not of the form of one") from error
 
 
 def default_addon_version(eks: Any, addon: str, kubernetes_version: str) -> str:
@@ -107,8 +114,11 @@ def newest_kubectl(s3: Any, kubernetes_version: str) -> Kubectl:
         return tuple(int(part) for part in patch.split(".")), day
 
     newest = max(keys, key=order)
-    digest = s3.get_object(Bucket=KUBECTL_BUCKET, Key=f"{newest}.sha256")["Body"].read().decode().split()[0]
-    return Kubectl(key=newest, sha256=digest)
+    digest = s3.get_object(Bucket=KUBECTL_BUCKET, Key=f"{newest}.sha256")["Body"].read().decode()
+    try:
+        return Kubectl(key=newest, sha256=digest.partition(" ")[0].strip())
+    except ValidationError as error:
+        raise LockError(f"s3://{KUBECTL_BUCKET}/{newest}.sha256 does not start with a SHA-256 digest") from error
 
 
 def lock_text(environment: str, pins: Pins) -> str:

@@ -23,9 +23,7 @@ class AccessStack(PlanStack):
     """Bucket, project and the project's rights on the cluster; `moerl apply` uses the first two."""
 
     def __init__(self, scope: Construct, plan: Plan, *, network: NetworkStack, cluster: ClusterStack) -> None:
-        super().__init__(
-            scope, "access", plan, description="Applies manifests from inside the VPC", protected=True
-        )
+        super().__init__(scope, "access", plan, description="Applies manifests from inside the VPC", protected=True)
         self.bucket = self._bucket()
         subnets = [network.private_subnets[zone].ref for zone in plan.network.zones]
         group = apply_security_group(self, plan, vpc_id=network.vpc.ref)

@@ -19,6 +19,7 @@ from infra.config.plan import AddonPlan, Plan
 from infra.config.pool_plan import PoolPlan
 from infra.config.user_data import JoinData
 from infra.constructs.acknowledge import acknowledge
+from infra.constructs.container_logs import container_log_groups
 from infra.constructs.node_group import launch_template, node_group
 from infra.constructs.pod_identity import association, pod_role
 from infra.constructs.stack import PlanStack
@@ -31,6 +32,7 @@ CONTROL_PLANE_LOGS = ("api", "audit", "authenticator", "controllerManager", "sch
 CONTROL_PLANE_LOG_RETENTION = logs.RetentionDays.THREE_MONTHS
 ADMIN_POLICY = "AmazonEKSClusterAdminPolicy"
 NODE_POLICIES = ("AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerRegistryPullOnly", "AmazonSSMManagedInstanceCore")
+LOG_SHIPPER = "amazon-cloudwatch-observability"
 TOLERATE_ALL = [{"operator": "Exists"}]
 
 ADDON_VALUES: dict[str, dict[str, object]] = {
@@ -43,7 +45,7 @@ ADDON_VALUES: dict[str, dict[str, object]] = {
     "aws-fsx-csi-driver": {"node": {"tolerateAllTaints": True}},
     "eks-node-monitoring-agent": {"monitoringAgent": {"tolerations": TOLERATE_ALL}},
     # One DCGM owner per node: the platform chart runs the exporter, so the add-on's own stays off.
-    "amazon-cloudwatch-observability": {
+    LOG_SHIPPER: {
         "containerLogs": {"enabled": True},
         "dcgmExporter": {"enabled": False},
         "neuronMonitor": {"enabled": False},
@@ -78,9 +80,13 @@ class ClusterStack(PlanStack):
         nodes = self._system_nodes(system, network)
         for addon in before:
             nodes.add_resource_dependency(addon)
+        log_groups = container_log_groups(self, plan)
         for planned in plan.addons:
             if planned.after_nodes:
-                self._addon(planned, associations).add_resource_dependency(nodes)
+                addon = self._addon(planned, associations)
+                addon.add_resource_dependency(nodes)
+                if planned.name == LOG_SHIPPER:
+                    addon.node.add_dependency(*log_groups)
         cdk.CfnOutput(self, "ClusterName", value=self.cluster.ref)
         cdk.CfnOutput(self, "ClusterEndpoint", value=self.cluster.attr_endpoint)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,23 +18,12 @@ from infra.stacks.pool import PoolStack
 from infra.stacks.queue import QueueStack
 from infra.stacks.storage import StorageStack
 
-FEATURE_FLAGS = {
-    # CDK's recommended set, as far as these stacks touch it. Weak references: a consumer reads the producer's output
-    # at deploy time, so that no export in use ever blocks a change of the producer.
-    "@aws-cdk/core:defaultCrossStackReferences": "weak",
-    "@aws-cdk/core:checkSecretUsage": True,
-    "@aws-cdk/core:enablePartitionLiterals": True,
-    "@aws-cdk/core:target-partitions": ["aws", "aws-cn", "aws-us-gov"],
-    "@aws-cdk/core:validateAgainstDefaultRules": True,
-    "@aws-cdk/core:validateSnapshotRemovalPolicy": True,
-    "@aws-cdk/core:explicitStackTags": True,
-    "@aws-cdk/core:aspectPrioritiesMutating": True,
-    "@aws-cdk/aws-iam:minimizePolicies": True,
-    "@aws-cdk/aws-kms:aliasNameRef": True,
-    "@aws-cdk/aws-s3:createDefaultLoggingPolicy": True,
-    "@aws-cdk/aws-s3:publicAccessBlockedByDefault": True,
-    "@aws-cdk/aws-s3:serverAccessLogsUseBucketPolicy": True,
-}
+FEATURE_FLAGS: dict[str, object] = json.loads((Path(__file__).parents[2] / "cdk.json").read_text(encoding="utf-8"))[
+    "context"
+]
+"""The CDK's recommended set, as cdk.json has it for the CLI, so that every way to synthesize gives the same templates.
+Among them weak references: a consumer reads the producer's output at deploy time, and no export in use ever blocks a
+change of the producer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

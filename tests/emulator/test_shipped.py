@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,6 +43,20 @@ def test_it_deploys_arrives_whole_and_a_second_deploy_changes_nothing(
     again = bed.deploy(assembly)
     assert again.output.count("(no changes)") == len(stack_names(plan))
     assert bed.operations() == []
+
+
+def test_synth_passes_the_cdks_built_in_validation(beds: Callable[[str], Bed], tmp_path: Path) -> None:
+    lock, assembly = tmp_path / "fixture.lock.yaml", tmp_path / "cdk.out"
+    lock.write_text(lock_text("x", fixture_pins("1.35", CATALOG.addons)), encoding="utf-8")
+    synth = beds("us-west-2").cli(
+        *("synth", "-q", "-o", str(assembly), "-c", "environment=reference-p5en"),
+        *("-c", f"pins={lock}", "-c", "validate=true"),
+        cwd=ROOT,
+    )
+    assert synth.returncode == 0, synth.output[-4000:]
+    report = json.loads((assembly / "validation-report.json").read_text(encoding="utf-8"))
+    conclusions = {entry["pluginName"]: entry["conclusion"] for entry in report["pluginReports"]}
+    assert conclusions == {"CloudFormation Validate": "success", "Construct Annotations": "success"}
 
 
 def test_unresolved_pins_stop_a_deploy(beds: Callable[[str], Bed], tmp_path: Path) -> None:

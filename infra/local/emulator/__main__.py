@@ -50,11 +50,12 @@ async def _serve(port: int) -> None:
     from hypercorn.asyncio import serve  # type: ignore[import-not-found]
     from hypercorn.config import Config  # type: ignore[import-not-found]
 
-    from . import conditions, control, gateway, lifecycle, s3, types
+    from . import conditions, control, exports, gateway, lifecycle, s3, types
 
     assert types  # imported for what its modules register
     gateway.install()
     conditions.install()
+    exports.install()
     lifecycle.install()
     s3.install()
     config = Config()

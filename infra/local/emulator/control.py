@@ -1,6 +1,7 @@
 """The emulator's own HTTP paths, all under /_moerl/.
 
 GET /_moerl/health -> {"status", "account", "region", "ministack"}
+GET /_moerl/types -> {CloudFormation type: [top-level property that reaches service state]}
 GET, DELETE /_moerl/transcript -> the transcript; DELETE empties it.
 POST /_moerl/nodegroups/{cluster}/{node group}/health {"code"?, "message"?} -> give the node group a capacity error.
 DELETE /_moerl/nodegroups/{cluster}/{node group}/health -> clear it.
@@ -19,6 +20,8 @@ from ministack.core.responses import get_account_id, get_region
 from . import gateway, guard, transcript
 from .eks import nodegroups
 from .errors import ServiceError
+from .registry import TYPES
+from .stock import STOCK_TYPES
 
 _HEALTH = re.compile(r"/_moerl/nodegroups/(?P<cluster>[^/]+)/(?P<name>[^/]+)/health")
 
@@ -66,6 +69,9 @@ def _answer(method: str, path: str, body: bytes) -> tuple[int, Any]:
     if (method, path) == ("DELETE", "/_moerl/transcript"):
         transcript.clear()
         return 200, []
+    if (method, path) == ("GET", "/_moerl/types"):
+        own = {name: kind.properties for name, kind in TYPES.items()}
+        return 200, {name: sorted(properties) for name, properties in (own | STOCK_TYPES).items()}
     found = _HEALTH.fullmatch(path)
     if found is None or method not in ("POST", "DELETE"):
         return 404, {"message": f"no control path {method} {path}"}

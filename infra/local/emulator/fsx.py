@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import registry, shapes, state
+from .ec2 import interfaces
 from .ec2.network import SUBNETS
 from .ec2.security_groups import GROUPS
 from .errors import ServiceError
@@ -41,7 +42,9 @@ def create_file_system(params: Params) -> Params:
         "StorageType": params.get("StorageType", "SSD"),
         "VpcId": SUBNETS[params["SubnetIds"][0]]["VpcId"],
         "SubnetIds": params["SubnetIds"],
-        "NetworkInterfaceIds": [state.hex_id("eni")],
+        "NetworkInterfaceIds": [
+            interfaces.attach(params["SubnetIds"][0], params.get("SecurityGroupIds", []), file_system_id)
+        ],
         "DNSName": f"{file_system_id}.fsx.{state.region()}.amazonaws.com",
         "ResourceARN": state.arn("fsx", f"file-system/{file_system_id}"),
         "Tags": list(params.get("Tags", [])),
@@ -51,15 +54,12 @@ def create_file_system(params: Params) -> Params:
             **_shown_lustre(params.get("LustreConfiguration", {})),
         },
     }
-    kept = ("StorageCapacity", "KmsKeyId", "FileSystemTypeVersion", "NetworkType")
+    kept = ("StorageCapacity", "KmsKeyId", "FileSystemTypeVersion")
     system |= {key: params[key] for key in kept if key in params}
-    # The API does not return a file system's security groups: they hang on its network interface.
-    _SECURITY_GROUPS[file_system_id] = list(params.get("SecurityGroupIds", []))
     FILE_SYSTEMS[file_system_id] = system
     return {"FileSystem": system}
 
 
-_SECURITY_GROUPS = state.Store()
 _REPOSITORY_KEYS = ("AutoImportPolicy", "ExportPath", "ImportPath", "ImportedFileChunkSize")
 
 
@@ -68,11 +68,6 @@ def _shown_lustre(asked: dict[str, Any]) -> dict[str, Any]:
     shown = {key: value for key, value in asked.items() if key not in _REPOSITORY_KEYS}
     repository = {key: asked[key] for key in _REPOSITORY_KEYS if key in asked}
     return {**shown, **({"DataRepositoryConfiguration": repository} if repository else {})}
-
-
-def security_groups_of(file_system_id: str) -> list[str]:
-    """The security groups on a file system's network interface."""
-    return list(_SECURITY_GROUPS[file_system_id])
 
 
 @operation("fsx", "DescribeFileSystems")
@@ -97,6 +92,7 @@ def delete_file_system(params: Params) -> Params:
     for association_id, one in list(ASSOCIATIONS.items()):
         if one["FileSystemId"] == system["FileSystemId"]:
             ASSOCIATIONS.pop(association_id)
+    interfaces.detach(system["NetworkInterfaceIds"])
     FILE_SYSTEMS.pop(system["FileSystemId"])
     return {"FileSystemId": system["FileSystemId"], "Lifecycle": "DELETING"}
 
@@ -218,7 +214,7 @@ resource(
     update=_system_update,
     delete=lambda system_id, _props: call("fsx", "DeleteFileSystem", {"FileSystemId": system_id}),
     properties="FileSystemType FileSystemTypeVersion StorageCapacity StorageType SubnetIds SecurityGroupIds KmsKeyId"
-    " LustreConfiguration NetworkType Tags",
+    " LustreConfiguration Tags",
     # The registry schema names the first five; the nested ones are from the resource reference.
     replaces="KmsKeyId SecurityGroupIds FileSystemType SubnetIds StorageType LustreConfiguration/DeploymentType"
     " LustreConfiguration/DriveCacheType LustreConfiguration/ExportPath LustreConfiguration/ImportPath"

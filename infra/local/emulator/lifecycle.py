@@ -155,11 +155,20 @@ def _update(
 def _delete(
     type_name: str, physical_id: str, props: Params, stack_name: str | None = None, logical_id: str | None = None
 ) -> None:
-    logged = _deletion_events(type_name, physical_id, stack_name, logical_id)
-    with _acting(stack_name, logical_id):
-        _stock_delete(type_name, physical_id, props, stack_name, logical_id)
-    if logged is not None:
-        _stock_add_event(logged, stack_name, logical_id, type_name, "DELETE_COMPLETE", physical_id=physical_id)
+    cleanup = _begin_cleanup(type_name, physical_id, stack_name, logical_id)
+    try:
+        with _acting(stack_name, logical_id):
+            _stock_delete(type_name, physical_id, props, stack_name, logical_id)
+    except Exception:
+        if cleanup is None:
+            raise
+        # The engine deletes what was replaced before what was removed, whatever depends on which: try again at the end.
+        cleanup.deferred.append((type_name, physical_id, props, logical_id))
+        return
+    if cleanup is not None:
+        _stock_add_event(
+            cleanup.stack_id, stack_name, logical_id, type_name, "DELETE_COMPLETE", physical_id=physical_id
+        )
 
 
 @contextlib.contextmanager
@@ -200,6 +209,7 @@ class _Update:
     held: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     created: set[str] = field(default_factory=set)
     touched: set[str] = field(default_factory=set)
+    deferred: list[tuple[str, str, Params, str | None]] = field(default_factory=list)
 
 
 _running: contextvars.ContextVar[_Update | None] = contextvars.ContextVar("moerl_update", default=None)
@@ -237,8 +247,8 @@ def _release(logical_id: str | None, status: str = "UPDATE_IN_PROGRESS") -> None
         _stock_add_event(*update.held.pop(logical_id), status)
 
 
-def _deletion_events(type_name: str, physical_id: str, stack_name: str | None, logical_id: str | None) -> str | None:
-    """Write DELETE_IN_PROGRESS where the engine did not (its cleanup after an update); returns the stack id if it did."""
+def _begin_cleanup(type_name: str, physical_id: str, stack_name: str | None, logical_id: str | None) -> _Update | None:
+    """The running update if this deletion is its cleanup, for which the engine writes no events; DELETE_IN_PROGRESS then is."""
     update = _running.get()
     if update is None or stack_name is None or logical_id is None:
         return None
@@ -247,7 +257,29 @@ def _deletion_events(type_name: str, physical_id: str, stack_name: str | None, l
         return None
     event = (update.stack_id, stack_name, logical_id, type_name)
     _stock_add_event(*event, "DELETE_IN_PROGRESS", physical_id=physical_id)
-    return update.stack_id
+    return update
+
+
+def _finish_cleanup(update: _Update, stack_name: str) -> None:
+    """Delete what could not be deleted in the engine's order, until nothing more goes; the rest is DELETE_FAILED, as on AWS."""
+    pending = update.deferred
+    while pending:
+        failed = []
+        for item in pending:
+            type_name, physical_id, props, logical_id = item
+            event = (update.stack_id, stack_name, logical_id, type_name)
+            try:
+                with _acting(stack_name, logical_id):
+                    _stock_delete(type_name, physical_id, props, stack_name, logical_id)
+            except Exception as error:
+                failed.append((item, (*event, "DELETE_FAILED", str(error), physical_id)))
+            else:
+                _stock_add_event(*event, "DELETE_COMPLETE", physical_id=physical_id)
+        if len(failed) == len(pending):
+            for _, event_arguments in failed:
+                _stock_add_event(*event_arguments)
+            return
+        pending = [item for item, _ in failed]
 
 
 async def _deploy(stack_name: str, stack_id: str, *args: Any, **fields: Any) -> None:
@@ -260,6 +292,7 @@ async def _deploy(stack_name: str, stack_id: str, *args: Any, **fields: Any) -> 
     token = _running.set(update)
     try:
         await _stock_deploy(stack_name, stack_id, *args, **fields)
+        _finish_cleanup(update, stack_name)
     finally:
         _running.reset(token)
     for name, record in _stacks[stack_name].get("_resources", {}).items():

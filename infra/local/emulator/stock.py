@@ -9,8 +9,8 @@ _TABLE = {
     "AWS::ECR::Repository": "EmptyOnDelete EncryptionConfiguration ImageScanningConfiguration ImageTagMutability"
     " LifecyclePolicy RepositoryName RepositoryPolicyText Tags",
     "AWS::Events::Rule": "Description EventBusName EventPattern Name RoleArn ScheduleExpression State Targets Tags",
-    "AWS::IAM::ManagedPolicy": "Description Groups ManagedPolicyName Path PolicyDocument Roles Users",
-    "AWS::IAM::Policy": "Groups PolicyDocument PolicyName Roles Users",
+    "AWS::IAM::ManagedPolicy": "Description ManagedPolicyName Path PolicyDocument Roles",
+    "AWS::IAM::Policy": "PolicyDocument PolicyName Roles",
     "AWS::KMS::Alias": "AliasName TargetKeyId",
     "AWS::KMS::Key": "Description Enabled EnableKeyRotation KeyPolicy KeySpec KeyUsage MultiRegion PendingWindowInDays"
     " RotationPeriodInDays Tags",

@@ -2,4 +2,17 @@
 
 from . import alarms, autoscaling, budgets, codebuild, dashboards, ec2, eks, fsx, iam, s3, scheduler, sns
 
-__all__ = ["alarms", "autoscaling", "budgets", "codebuild", "dashboards", "ec2", "eks", "fsx", "iam", "s3", "scheduler", "sns"]
+__all__ = [
+    "alarms",
+    "autoscaling",
+    "budgets",
+    "codebuild",
+    "dashboards",
+    "ec2",
+    "eks",
+    "fsx",
+    "iam",
+    "s3",
+    "scheduler",
+    "sns",
+]

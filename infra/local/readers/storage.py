@@ -135,6 +135,10 @@ def file_system(source: Source, physical_id: str, _props: Properties) -> Actual:
     raw = one(source.client("fsx").describe_file_systems(FileSystemIds=[physical_id])["FileSystems"], physical_id)
     lustre = raw["LustreConfiguration"]
     found = {**raw, "LustreConfiguration": {**lustre, **lustre.get("DataRepositoryConfiguration", {})}}
+    # FSx itself does not show security groups: they are on its network interfaces.
+    ec2 = source.client("ec2")
+    rows = ec2.describe_network_interfaces(NetworkInterfaceIds=raw["NetworkInterfaceIds"])["NetworkInterfaces"]
+    found["SecurityGroupIds"] = sorted({group["GroupId"] for row in rows for group in row["Groups"]})
     attributes = {
         "Id": physical_id,
         "DNSName": raw["DNSName"],

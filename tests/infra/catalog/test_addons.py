@@ -12,8 +12,9 @@ def test_order_is_network_and_identity_first_then_what_needs_nodes() -> None:
         "aws-ebs-csi-driver",
         "eks-node-monitoring-agent",
         "aws-fsx-csi-driver",
+        "amazon-cloudwatch-observability",
     ]
-    assert [addon.after_nodes for addon in ordered] == [False] * 3 + [True] * 5
+    assert [addon.after_nodes for addon in ordered] == [False] * 3 + [True] * 6
     assert len({addon.order for addon in ordered}) == len(ordered)
 
 
@@ -23,6 +24,7 @@ def test_addons_that_call_aws_have_an_account_and_a_policy_and_no_other_does() -
         "vpc-cni": "aws-node",
         "aws-ebs-csi-driver": "ebs-csi-controller-sa",
         "aws-fsx-csi-driver": "fsx-csi-controller-sa",
+        "amazon-cloudwatch-observability": "cloudwatch-agent",
     }
     for addon in ADDONS.values():
         assert addon.needs_identity == (addon.managed_policy is not None) == (addon.service_account is not None)
@@ -36,4 +38,5 @@ def test_versions_are_looked_up_per_addon_and_never_guessed() -> None:
     for addon in ADDONS.values():
         assert f"--addon-name {addon.name} " in addon.version.command
         assert "<version>" in addon.version.command
-        assert addon.namespace == "kube-system"
+    elsewhere = {addon.name: addon.namespace for addon in ADDONS.values() if addon.namespace != "kube-system"}
+    assert elsewhere == {"amazon-cloudwatch-observability": "amazon-cloudwatch"}

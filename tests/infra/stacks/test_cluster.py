@@ -93,6 +93,16 @@ def test_an_association_exists_before_the_addon_that_uses_it(
     assert after(cluster, association(cluster, service_account), addon(cluster, addon_name))
 
 
+def test_the_agents_log_groups_exist_before_the_agent_could_make_them(cluster: Template) -> None:
+    names = {
+        resource["Properties"]["LogGroupName"]: logical_id
+        for logical_id, resource in by_type(cluster, "AWS::Logs::LogGroup").items()
+    }
+    agent = addon(cluster, "amazon-cloudwatch-observability")
+    for kind in ("application", "performance"):
+        assert after(cluster, names[f"/aws/containerinsights/reference-p5en/{kind}"], agent)
+
+
 def test_control_plane_is_private_logged_encrypted_and_has_no_creator_admin(cluster: Template) -> None:
     properties = only(by_type(cluster, EKS + "Cluster").values())["Properties"]
     vpc = properties["ResourcesVpcConfig"]

@@ -114,6 +114,7 @@ def test_a_node_that_was_scaled_in_is_not_lost(plan: Plans, reference: Template)
     assert counted(reference, event) == set()
 
 
+# B26: missing capacity shows as a failed launch
 def test_a_failed_launch_counts_for_its_pool_alone(plan: Plans, reference: Template) -> None:
     event = scaling_event("EC2 Instance Launch Unsuccessful", group_of(plan(REFERENCE), "trainer"))
     assert counted(reference, event) == {"LaunchesFailed.trainer"}
@@ -203,6 +204,7 @@ def test_every_alarm_reaches_the_topic_says_what_to_do_and_decides_on_silence(
         assert alarm["TreatMissingData"] in ("notBreaching", "breaching")
 
 
+# B29: Spot takes many nodes of a pool at once
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_a_third_of_a_spot_pool_lost_at_once_is_an_alarm_and_so_is_any_other_gpu_node(
     name: str, plan: Plans, template: Templates

@@ -8,7 +8,7 @@ from typing import Any
 from .. import shapes, state
 from ..errors import ServiceError
 from ..registry import Created, Params, call, operation, resource
-from . import common
+from . import common, interfaces
 from .network import ROUTE_TABLE_MISSING, ROUTE_TABLES, SUBNET_MISSING, SUBNETS, VPC_MISSING, VPCS
 from .security_groups import GROUP_MISSING, GROUPS
 
@@ -197,19 +197,24 @@ def create_vpc_endpoint(params: Params) -> Params:
         "PolicyDocument": params.get("PolicyDocument", _FULL_ACCESS),
         "RouteTableIds": list(params.get("RouteTableIds", [])),
         "SubnetIds": list(params.get("SubnetIds", [])),
-        "Groups": _group_refs(params.get("SecurityGroupIds", [])),
+        "Groups": interfaces.references(params.get("SecurityGroupIds", [])),
         "PrivateDnsEnabled": private_dns,
         "RequesterManaged": False,
-        "NetworkInterfaceIds": [state.hex_id("eni") for _ in params.get("SubnetIds", [])],
+        "NetworkInterfaceIds": [],
         "CreationTimestamp": state.now(),
         "OwnerId": state.account(),
         "Tags": common.new_tags(params, "vpc-endpoint"),
     }
+    _place(endpoint)
     return {"VpcEndpoint": endpoint}
 
 
-def _group_refs(ids: list[str]) -> list[dict[str, str]]:
-    return [{"GroupId": one, "GroupName": GROUPS[one]["GroupName"]} for one in ids]
+def _place(endpoint: dict[str, Any]) -> None:
+    """Give the endpoint one interface in each of its subnets, in place of those it had."""
+    interfaces.detach(endpoint["NetworkInterfaceIds"])
+    groups = [one["GroupId"] for one in endpoint["Groups"]]
+    owner = f"VPC Endpoint Interface {endpoint['VpcEndpointId']}"
+    endpoint["NetworkInterfaceIds"] = [interfaces.attach(one, groups, owner) for one in endpoint["SubnetIds"]]
 
 
 common.describe(
@@ -235,14 +240,16 @@ def modify_vpc_endpoint(params: Params) -> Params:
         endpoint[field] = [one for one in endpoint[field] if one not in removed] + params.get(f"Add{field}", [])
     removed = params.get("RemoveSecurityGroupIds", [])
     kept = [one["GroupId"] for one in endpoint["Groups"] if one["GroupId"] not in removed]
-    endpoint["Groups"] = _group_refs(kept + params.get("AddSecurityGroupIds", []))
+    endpoint["Groups"] = interfaces.references(kept + params.get("AddSecurityGroupIds", []))
+    _place(endpoint)
     return {"Return": True}
 
 
 @operation("ec2", "DeleteVpcEndpoints")
 def delete_vpc_endpoints(params: Params) -> Params:
     for endpoint_id in params["VpcEndpointIds"]:
-        common.require(ENDPOINTS, endpoint_id, _ENDPOINT_MISSING, "vpcEndpoint")
+        endpoint = common.require(ENDPOINTS, endpoint_id, _ENDPOINT_MISSING, "vpcEndpoint")
+        interfaces.detach(endpoint["NetworkInterfaceIds"])
         ENDPOINTS.pop(endpoint_id)
     return {"Unsuccessful": []}
 

@@ -176,7 +176,7 @@ def delete_subnet(params: Params) -> None:
     subnet_id = params["SubnetId"]
     common.require(SUBNETS, subnet_id, SUBNET_MISSING, "subnet")
     users = [gateway["SubnetId"] for gateway in common.store("nat").values()]
-    users += [one for endpoint in common.store("vpce").values() for one in endpoint.get("SubnetIds", [])]
+    users += [interface["SubnetId"] for interface in common.store("eni").values()]
     if subnet_id in users:
         raise ServiceError("DependencyViolation", f"The subnet '{subnet_id}' has dependencies and cannot be deleted.")
     SUBNETS.pop(subnet_id)

@@ -168,8 +168,8 @@ resource(
     create=_route_create,
     update=_route_update,
     delete=_route_delete,
-    properties="RouteTableId DestinationCidrBlock DestinationIpv6CidrBlock GatewayId NatGatewayId VpcEndpointId",
-    replaces="RouteTableId DestinationCidrBlock DestinationIpv6CidrBlock",
+    properties="RouteTableId DestinationCidrBlock GatewayId NatGatewayId",
+    replaces="RouteTableId DestinationCidrBlock",
     tags=None,
 )
 

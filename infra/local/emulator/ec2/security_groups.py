@@ -92,8 +92,8 @@ def delete_security_group(params: Params) -> Params:
     group = common.require(GROUPS, params.get("GroupId"), GROUP_MISSING, "security group")
     group_id = group["GroupId"]
     referring = [rule for rule in RULES.values() if rule.get("ReferencedGroupInfo", {}).get("GroupId") == group_id]
-    in_endpoints = [e for e in common.store("vpce").values() if group_id in {g["GroupId"] for g in e["Groups"]}]
-    if any(rule["GroupId"] != group_id for rule in referring) or in_endpoints:
+    interfaces = [one for one in common.store("eni").values() if group_id in {g["GroupId"] for g in one["Groups"]}]
+    if any(rule["GroupId"] != group_id for rule in referring) or interfaces:
         raise ServiceError("DependencyViolation", f"resource {group_id} has a dependent object")
     for rule_id, rule in list(RULES.items()):
         if rule["GroupId"] == group_id:

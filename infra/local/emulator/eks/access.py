@@ -266,6 +266,6 @@ resource(
     create=_association_create,
     update=_association_update,
     delete=_association_delete,
-    properties="ClusterName Namespace ServiceAccount RoleArn DisableSessionTags TargetRoleArn Policy Tags",
+    properties="ClusterName Namespace ServiceAccount RoleArn DisableSessionTags TargetRoleArn Tags",
     replaces="ClusterName Namespace ServiceAccount",
 )

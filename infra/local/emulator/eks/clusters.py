@@ -61,9 +61,6 @@ def create_cluster(params: Params) -> Params:
         "deletionProtection": params.get("deletionProtection", False),
         "tags": dict(params.get("tags", {})),
     }
-    for key in ("zonalShiftConfig", "computeConfig", "storageConfig"):
-        if key in params:
-            cluster[key] = params[key]
     CLUSTERS[name] = cluster
     return {"cluster": cluster}
 
@@ -124,7 +121,6 @@ _CONFIG_KINDS = {
     "logging": ("LoggingUpdate", "ClusterLogging"),
     "accessConfig": ("AccessConfigUpdate", "AuthenticationMode"),
     "upgradePolicy": ("UpgradePolicyUpdate", "UpgradePolicy"),
-    "zonalShiftConfig": ("ZonalShiftConfigUpdate", "ZonalShiftConfig"),
     "deletionProtection": ("DeletionProtectionUpdate", "DeletionProtection"),
 }
 _ENDPOINT_KEYS = ("endpointPublicAccess", "endpointPrivateAccess", "publicAccessCidrs")
@@ -237,7 +233,7 @@ def _cluster_update(name: str, old: Params, new: Params) -> dict[str, Any]:
 def _config_changes(differs: set[str], old: Params, new: Params) -> list[dict[str, Any]]:
     """The UpdateClusterConfig calls that a property change needs, one kind of change in each."""
     changes: list[dict[str, Any]] = []
-    for name in ("AccessConfig", "UpgradePolicy", "ZonalShiftConfig"):
+    for name in ("AccessConfig", "UpgradePolicy"):
         if name in differs:
             own = shapes.to_api("eks", "UpdateClusterConfigRequest", {name: _updatable(name, new.get(name))})
             changes.append(own)
@@ -268,7 +264,7 @@ resource(
     update=_cluster_update,
     delete=lambda name, _props: call("eks", "DeleteCluster", {"name": name}),
     properties="Name Version RoleArn ResourcesVpcConfig AccessConfig EncryptionConfig Logging UpgradePolicy"
-    " DeletionProtection BootstrapSelfManagedAddons KubernetesNetworkConfig ZonalShiftConfig Tags",
+    " DeletionProtection BootstrapSelfManagedAddons KubernetesNetworkConfig Tags",
     replaces="Name RoleArn EncryptionConfig KubernetesNetworkConfig/IpFamily KubernetesNetworkConfig/ServiceIpv4Cidr"
     " AccessConfig/BootstrapClusterCreatorAdminPermissions BootstrapSelfManagedAddons",
     name_length=100,

@@ -75,8 +75,6 @@ def _check_what_belongs_to_the_group(group: Params, data: dict[str, Any]) -> Non
         )
     if group.get("diskSize") is not None:
         raise invalid("Disk size must be specified within the launch template")
-    if group.get("remoteAccess"):
-        raise invalid("Remote access configuration cannot be specified with a launch template")
     if any("SubnetId" in one for one in data.get("NetworkInterfaces") or []):
         raise invalid(
             "Launch template must not specify a subnet id in its network interfaces; set the node group's subnets"

@@ -87,7 +87,7 @@ def _delete(physical_id: str, _props: Params) -> None:
     call("eks", "DeleteNodegroup", {"clusterName": cluster_name, "nodegroupName": name})
 
 
-_REPLACES = "AmiType CapacityType ClusterName DiskSize InstanceTypes NodegroupName NodeRole RemoteAccess Subnets"
+_REPLACES = "AmiType CapacityType ClusterName DiskSize InstanceTypes NodegroupName NodeRole Subnets"
 
 resource(
     "AWS::EKS::Nodegroup",

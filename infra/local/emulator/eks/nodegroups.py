@@ -62,9 +62,8 @@ def create_nodegroup(params: Params) -> Params:
         group["instanceTypes"] = list(params.get("instanceTypes", ["t3.medium"]))
     if shown is None:
         group["diskSize"] = params.get("diskSize", 20)
-    for key in ("remoteAccess", "warmPoolConfig"):
-        if key in params:
-            group[key] = params[key]
+    if "warmPoolConfig" in params:
+        group["warmPoolConfig"] = params["warmPoolConfig"]
     group["resources"] = {"autoScalingGroups": [{"name": autoscaling.create_for_nodegroup(group, subnets)}]}
     NODEGROUPS[cluster["name"], name] = group
     _admit_node_role(cluster, group["nodeRole"])

@@ -1,0 +1,375 @@
+"""A file is loaded whole or refused with every fault, each on its line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from infra.config.environment import Checkpoints, Network, Pool
+from infra.config.faults import EnvironmentFault, Finding
+from infra.config.loader import load, load_text, locate
+
+ROOT = Path(__file__).parents[3]
+SHIPPED = ("p5", "p6-b200", "reference-p5en", "starter-p5en")
+S = "starter-p5en"
+STARTER = (ROOT / "environments" / f"{S}.yaml").read_text(encoding="utf-8")
+
+
+def refusal(text: str) -> tuple[Finding, ...]:
+    with pytest.raises(EnvironmentFault) as refused:
+        load_text(text, "environment.yaml")
+    return tuple(found for found in refused.value.findings if found.severity == "fault")
+
+
+def only(text: str) -> Finding:
+    (found,) = refusal(text)
+    return found
+
+
+def line_of(text: str, words: str) -> int:
+    (number,) = (number for number, line in enumerate(text.splitlines(), 1) if words in line)
+    return number
+
+
+def test_shipped_environments_are_the_four_that_the_tests_know() -> None:
+    files = {path.stem for path in (ROOT / "environments").glob("*.yaml") if not path.stem.endswith(".lock")}
+    assert files == set(SHIPPED)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_environment_loads_without_a_fault(name: str) -> None:
+    loaded = load(ROOT / "environments" / f"{name}.yaml")
+    assert loaded.environment.name == name
+    assert all(found.severity == "warning" for found in loaded.warnings)
+
+
+def test_unknown_key_is_refused_with_its_line_and_the_known_keys() -> None:
+    text = STARTER.replace("    nodes: 2\n", "    nodes: 2\n    node_count: 3\n")
+    found = only(text)
+    assert (found.key, found.value, found.line) == ("pools.trainer.node_count", 3, line_of(text, "node_count"))
+    assert "is not a key" in found.why
+    assert "nodes, placement_group" in found.fix
+
+
+@pytest.mark.parametrize("indented", ["surprise:\n", "surprise: null\n"])
+def test_unknown_key_without_a_value_is_refused_under_its_own_name(indented: str) -> None:
+    assert only(STARTER + indented).key == "surprise"
+    nested = STARTER.replace("egress: nat}", "egress: nat, surprise: }")
+    found = only(nested)
+    assert (found.key, found.line) == ("network.surprise", line_of(nested, "surprise"))
+    assert "accelerator_zone, cidr, egress, zones" in found.fix
+
+
+def test_key_of_another_kind_of_capacity_is_refused_without_being_offered_again() -> None:
+    found = only(STARTER.replace("{type: spot}", "{type: spot, id: cr-0123456789abcdef0}"))
+    assert found.key == "pools.rollout.capacity.id"
+    assert "kind of capacity" in found.why
+    assert found.fix == "Remove it, or choose another kind."
+
+
+def test_duplicate_key_is_refused_with_both_lines() -> None:
+    text = STARTER + "region: us-west-2\n"
+    first, second = (number for number, line in enumerate(text.splitlines(), 1) if line.startswith("region:"))
+    found = only(text)
+    assert (found.key, found.value, found.line) == ("region", f"written on lines {first} and {second}", second)
+    nested = STARTER.replace("    nodes: 2\n", "    nodes: 2\n    nodes: 4\n")
+    assert only(nested).key == "pools.trainer.nodes"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key", "value", "fix"),
+    [
+        ("steps: 200", "steps: many", "workload.steps", "many", "`steps: "),
+        ("nodes: 2\n", "nodes: x\n", "pools.trainer.nodes", "x", "`nodes: 16`"),
+        ("nodes: 2\n", "nodes: 0\n", "pools.trainer.nodes", "0", "`nodes: 16`"),
+        ("nodes: 2\n", "nodes: 2.5\n", "pools.trainer.nodes", "2.5", "`nodes: 16`"),
+        ("{min: 0, max: 2}", "{min: -1, max: 2}", "pools.rollout.nodes.min", "-1", "`min: 0`"),
+        ("endpoint: private", "endpoint: public", "kubernetes.endpoint", "public", "`endpoint: private`"),
+        ("{type: spot}", "{type: sport}", "pools.rollout.capacity", "a mapping", "`capacity: {type: "),
+        ("{type: spot}", "spot", "pools.rollout.capacity", "spot", "`capacity: {type: "),
+        (
+            "[p5en.48xlarge]\n    nodes: 2",
+            "p5en\n    nodes: 2",
+            "pools.trainer.instance_types",
+            "p5en",
+            "[p5en.48xlarge]",
+        ),
+        ('"123456789012"', "123456789012", "account", "123456789012", "`account: '123456789012'`"),
+        ('"1.35"', "1.35", "kubernetes.version", "1.35", "`version: '1.35'`"),
+        (
+            "zone: us-west-2b",
+            "zone: [us-west-2a, us-west-2b]",
+            "network.accelerator_zone",
+            "[us-west-2a, us-",
+            "us-west-2b",
+        ),
+        ("arn:aws:iam::123456789012:role/platform-admin", "me", "kubernetes.admins.0", "me", "."),
+        ("egress: nat", "egress: lots", "network.egress", "lots", "`egress: nat`"),
+    ],
+)
+def test_wrong_type_gives_one_finding_on_its_line(old, new, key, value, fix) -> None:
+    text = STARTER.replace(old, new, 1)
+    found = only(text)
+    assert found.key == key
+    assert value in found.document()["value"]
+    assert fix in found.fix
+    assert found.line is not None
+    assert key.split(".")[-1 if not key.endswith(".0") else -2] in text.splitlines()[found.line - 1]
+
+
+def test_a_wrong_tag_of_capacity_names_the_right_ones() -> None:
+    assert "'on_demand', 'spot', 'reservation', 'capacity_block'" in only(STARTER.replace("type: spot", "type: sp")).why
+
+
+@pytest.mark.parametrize(
+    ("drop", "key", "fix", "where"),
+    [
+        ("name: starter-p5en\n", "name", ".", 'account: "'),
+        ('account: "123456789012"\n', "account", "`account: '123456789012'`", "name: "),
+        ('  version: "1.35"\n', "kubernetes.version", "`version: '1.35'`", "kubernetes:"),
+        (", accelerator_zone: us-west-2b", "network.accelerator_zone", "`accelerator_zone: us-west-2b`", "network: {"),
+        ("    capacity: {type: spot}\n", "pools.rollout.capacity", "`capacity: {type: ", "rollout:"),
+        ("  save_interval: 20\n", "workload.save_interval", "`save_interval: ", "workload:"),
+        ("max: 2}", "pools.rollout.nodes.max", "`max: 32`", "nodes: {min: 0, }"),
+    ],
+)
+def test_missing_key_is_refused_on_the_line_of_what_lacks_it(drop, key, fix, where) -> None:
+    assert drop in STARTER
+    text = STARTER.replace(drop, "}" if drop.endswith("}") else "", 1)
+    found = only(text)
+    assert (found.key, found.value, found.why) == (key, None, "is required")
+    assert fix in found.fix
+    assert text.splitlines()[found.line - 1].strip().startswith(where)
+    assert "nothing, is required" in found.text("environment.yaml")
+
+
+@pytest.mark.parametrize(
+    "tag",
+    ["!!python/object/apply:os.system ['true']", "!!python/name:os.system", "!!python/tuple [1]", "!surprise 1"],
+)
+def test_no_yaml_tag_is_ever_loaded(tag: str) -> None:
+    text = STARTER + f"tags2: {tag}\n"
+    found = only(text)
+    assert (found.rule, found.key) == ("file.yaml", "file")
+    assert found.line == line_of(text, "tags2")
+    assert "never loaded" in found.fix
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "# nothing but a comment\n",
+        "- a\n- b\n",
+        "just words\n",
+        "a: [1\n",
+        "a: 1\n---\nb: 2\n",
+        "a: &a [*a]\n",
+        "a: &a {b: {c: *a}}\n",
+        "? [a]\n: b\n",
+        "when: 2026-13-45\n",
+        "a: \x07\n",
+    ],
+)
+def test_what_is_not_one_mapping_is_refused_without_a_traceback(text: str) -> None:
+    found = only(text)
+    assert found.key == "file"
+    assert found.rule.startswith("file.")
+    assert found.fix.endswith(".")
+
+
+def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "latin.yaml"
+    path.write_bytes(STARTER.encode() + "# Köln\n".encode("latin-1"))
+    with pytest.raises(EnvironmentFault, match="not UTF-8"):
+        load(path)
+
+
+def test_anchors_and_merge_keys_are_plain_yaml_and_load() -> None:
+    merged = STARTER.replace("  trainer:\n", "  trainer: &gpu\n", 1).replace(
+        "    role: rollout\n    instance_types: [p5en.48xlarge]\n", "    <<: *gpu\n    role: rollout\n"
+    )
+    assert "&gpu" in merged
+    assert "<<: *gpu" in merged
+    loaded = load_text(merged, "environment.yaml")
+    assert loaded.environment == load_text(STARTER, "environment.yaml").environment
+
+
+def test_all_faults_of_a_file_come_at_once_each_on_its_line(text) -> None:
+    changed = text(
+        S,
+        {
+            "pools.rollout.surprise": 1,
+            "kubernetes.admins": [],
+            "checkpoints.removal": "destroy",
+            "pools.trainer.zone": "us-west-2d",
+        },
+    )
+    findings = refusal(changed)
+    assert {found.key: found.rule for found in findings} == {
+        "pools.rollout.surprise": "file.extra-forbidden",
+        "kubernetes.admins": "identity.admins",
+        "checkpoints.removal": "storage.removal",
+        "pools.trainer.zone": "network.zone-listed",
+    }
+    lines = changed.splitlines()
+    for found in findings:
+        assert found.line is not None
+        assert lines[found.line - 1].strip().startswith(f"{found.key.split('.')[-1]}:")
+
+
+def test_the_message_of_a_refusal_is_one_line_a_fault_and_leaves_warnings_out() -> None:
+    with pytest.raises(EnvironmentFault) as refused:
+        load_text(
+            STARTER.replace("role/platform-admin]", "role/platform-admin]\n  surprise: 1") + "other: 1\n", "e.yaml"
+        )
+    lines = str(refused.value).splitlines()
+    assert len(lines) == 2
+    assert all(re.match(r"e\.yaml:\d+: [\w.]+: 1, is not a key of this file\. ", line) for line in lines)
+    assert len(refused.value.findings) > 2
+
+
+def test_a_wrongly_written_value_draws_no_rule_about_the_default_that_stands_in_for_it(text) -> None:
+    changed = text("reference-p5en", {"workload.trainer.pipeline_parallel": "four"})
+    assert only(changed).key == "workload.trainer.pipeline_parallel"
+    assert only(STARTER.replace("  trainer:\n    role", "  Trainer:\n    role")).key == "pools.Trainer"
+
+
+def test_an_unknown_key_hides_no_rule_about_its_neighbours(text) -> None:
+    changed = text(S, {"workload.trainer.surprise": 1, "workload.trainer.context_parallel": 3})
+    assert {found.key for found in refusal(changed)} == {"workload.trainer.surprise", "workload.trainer"}
+
+
+def test_a_finding_without_a_line_of_its_own_points_to_the_nearest_parent(edited, text) -> None:
+    (found,) = (item for item in edited(S, {"alerts": ...}) if item.key == "alerts.emails")
+    assert found.line == 1
+    (found,) = (
+        item for item in edited(S, {"pools.trainer.capacity": {"type": "reservation"}}) if item.key[-2:] == "id"
+    )
+    lines = text(S, {"pools.trainer.capacity": {"type": "reservation"}}).splitlines()
+    assert lines[found.line - 1].strip() == "capacity:"
+
+
+def test_a_value_never_breaks_out_of_its_line() -> None:
+    found = only(STARTER.replace("name: starter-p5en", 'name: "a\\nb\\e[2J"'))
+    shown = found.text("environment.yaml")
+    assert shown.isprintable()
+    assert r"a\nb\x1b[2J" in shown
+
+
+def test_a_release_with_an_impossible_date_is_a_fault_and_not_a_traceback(edited) -> None:
+    (found,) = (item for item in edited(S, {"kubernetes.node_release": "1.35.2-20261399"}) if item.severity == "fault")
+    assert found.key == "kubernetes.node_release"
+
+
+def test_a_name_or_a_path_finds_the_file(tmp_path: Path) -> None:
+    folder = tmp_path / "environments"
+    folder.mkdir()
+    (folder / "mine.yaml").write_text("name: mine\n", encoding="utf-8")
+    (folder / "mine.lock.yaml").write_text("{}\n", encoding="utf-8")
+    assert locate("mine", tmp_path) == folder / "mine.yaml"
+    assert locate(str(folder / "mine.yaml"), tmp_path) == folder / "mine.yaml"
+    with pytest.raises(EnvironmentFault) as refused:
+        locate("yours", tmp_path)
+    (found,) = refused.value.findings
+    assert (found.value, found.fix) == ("yours", "Write one of mine or a path to a YAML file.")
+
+
+def test_the_lock_beside_a_file_is_read_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(STARTER, encoding="utf-8")
+    assert load(path).pins.node_release is None
+    (tmp_path / "mine.lock.yaml").write_text("node_release: 1.35.2-20261012\n", encoding="utf-8")
+    assert load(path).pins.node_release == "1.35.2-20261012"
+
+
+# What a docstring says of a key that is absent, and what the plan then does.
+
+
+def described(part: type, field: str, words: str) -> None:
+    text = part.model_fields[field].description
+    assert words in " ".join(text.split()), text
+
+
+def test_root_volume_is_300_gib_on_gpu_pools_and_100_otherwise(planned) -> None:
+    described(Pool, "root_volume_gib", "300 GiB for GPU pools, 100 GiB otherwise when absent.")
+    plan = planned(S)
+    assert {pool.name: pool.root_volume_gib for pool in plan.pools} == {
+        "system": 100,
+        "trainer": 300,
+        "rollout": 300,
+        "environments": 100,
+    }
+    assert planned(S, {"pools.trainer.root_volume_gib": 200}).pool("trainer").root_volume_gib == 200
+
+
+def test_zone_is_the_accelerator_zone_and_the_system_pool_spans_all(planned) -> None:
+    described(Pool, "zone", "`network.accelerator_zone` when absent. The system pool alone spans every zone.")
+    plan = planned(S, {"pools.rollout.zone": "us-west-2c"})
+    assert plan.pool("trainer").zones == ("us-west-2b",)
+    assert plan.pool("rollout").zones == ("us-west-2c",)
+    assert plan.pool("system").zones == ("us-west-2a", "us-west-2b", "us-west-2c")
+
+
+def test_a_pool_has_no_placement_group_unless_it_asks(planned) -> None:
+    described(Pool, "placement_group", "none when absent")
+    assert planned(S).pool("trainer").placement is None
+
+
+def test_a_number_of_nodes_is_fixed_and_a_range_has_no_desired_size(planned) -> None:
+    described(Pool, "nodes", "A number is a fixed pool (min = desired = max)")
+    plan = planned(S, {"pools.rollout.nodes": {"max": 4}})
+    fixed, scaled = plan.pool("trainer").size, plan.pool("rollout").size
+    assert (fixed.min, fixed.desired, fixed.max) == (2, 2, 2)
+    assert (scaled.min, scaled.desired, scaled.max) == (0, None, 4)
+
+
+def test_file_system_sizes_that_the_docstring_offers_are_the_ones_accepted(edited) -> None:
+    described(Checkpoints, "scratch_gib", "1200, 2400 or a multiple of 2400")
+    accepted = [
+        size
+        for size in (1200, 2400, 3600, 4800, 19_200)
+        if not any(
+            item.rule == "storage.scratch-size"
+            for item in edited(S, {"checkpoints.scratch": "fsx", "checkpoints.scratch_gib": size})
+        )
+    ]
+    assert accepted == [1200, 2400, 4800, 19_200]
+    assert Checkpoints().scratch_gib in accepted
+
+
+def test_bucket_is_created_and_retained_when_absent(planned) -> None:
+    described(Checkpoints, "bucket", "Adopts an existing bucket; one is created and retained when absent.")
+    own, adopted = planned(S).storage, planned(S, {"checkpoints.bucket": "theirs"}).storage
+    assert (own.adopt_checkpoint_bucket, own.destroy_checkpoints) == (False, False)
+    assert adopted.adopt_checkpoint_bucket
+
+
+def test_egress_none_has_no_public_subnet(planned) -> None:
+    described(Network, "egress", "`nat`: one NAT gateway per zone in use. `none`: no way out")
+    assert Network.model_fields["egress"].default == "nat"
+    kinds = {subnet.kind for subnet in planned(S, {"network.egress": "none"}).network.subnets}
+    assert kinds == {"private", "accelerator"}
+
+
+@pytest.mark.parametrize(
+    ("key", "words", "found"),
+    [
+        ("qualifier", "`moerl`", lambda plan: plan.qualifier == "moerl"),
+        ("permissions_boundary", "none when absent", lambda plan: plan.permissions_boundary is None),
+    ],
+)
+def test_bootstrap_defaults_are_the_described_ones(key, words, found, planned) -> None:
+    from infra.config.environment import Bootstrap
+
+    described(Bootstrap, key, words)
+    assert found(planned(S))
+
+
+def test_yaml_of_a_shipped_file_survives_a_round_trip(text) -> None:
+    for name in SHIPPED:
+        original = yaml.safe_load((ROOT / "environments" / f"{name}.yaml").read_text(encoding="utf-8"))
+        assert yaml.safe_load(text(name, {})) == original
