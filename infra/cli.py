@@ -22,7 +22,6 @@ from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Console
 from rich.text import Text
 
-from infra.operations.apply import ApplyFault, apply_folder, archive
 from infra.catalog import CATALOG
 from infra.config.faults import EnvironmentFault, Finding
 from infra.config.loader import Loaded, load, locate
@@ -33,6 +32,7 @@ from infra.config.pool_plan import PoolPlan
 from infra.node import pinned_node, use_pinned_node
 from infra.operations import lock as locking
 from infra.operations import pool as pools
+from infra.operations.apply import ApplyFault, apply_folder, archive
 from infra.report import print_findings, print_plan
 
 T = TypeVar("T")

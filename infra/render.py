@@ -23,7 +23,8 @@ def render(plan: Plan, out: Path, *, outputs: Outputs | None = None) -> tuple[Pa
     The same plan gives the same bytes. Other files in OUT are left alone; stale templates are not.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".render-", dir=out.parent) as scratch:
+    # Absolute, since Node writes the assembly and keeps the working directory that it was started in.
+    with tempfile.TemporaryDirectory(prefix=".render-", dir=out.parent.resolve()) as scratch:
         fresh = Path(scratch) / "fresh"
         (fresh / TEMPLATES).mkdir(parents=True)
         (fresh / PLAN_FILE).write_text(plan_text(plan, outputs), encoding="utf-8")

@@ -11,6 +11,7 @@ from datetime import date
 from infra.catalog.addons import ADDONS, Addon
 from infra.catalog.ami import AMI_RELEASES, AmiRelease
 from infra.catalog.controllers import CONTROLLERS, Controller
+from infra.catalog.daemonsets import DAEMONSETS, DaemonSet
 from infra.catalog.facts import AS_OF, Pin, Source, Unresolved
 from infra.catalog.instances import INSTANCES, InstanceType
 from infra.catalog.kubernetes import KUBERNETES_VERSIONS, KubernetesVersion
@@ -34,6 +35,7 @@ class Catalog:
     controllers: Mapping[str, Controller]
     models: Mapping[str, Model]
     prices: tuple[Price, ...]
+    daemonsets: tuple[DaemonSet, ...]
 
 
 CATALOG = Catalog(
@@ -46,4 +48,5 @@ CATALOG = Catalog(
     controllers=CONTROLLERS,
     models=MODELS,
     prices=PRICES,
+    daemonsets=DAEMONSETS,
 )

@@ -20,17 +20,19 @@ CapacityType = Literal["on_demand", "spot", "reservation", "capacity_block"]
 Effect = Literal["NO_SCHEDULE", "NO_EXECUTE", "PREFER_NO_SCHEDULE"]
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]*(-[a-z0-9]+)*$", max_length=24)]
-AccountId = Annotated[str, StringConstraints(pattern=r"^\d{12}$")]
-Region = Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$")]
-Zone = Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-\d[a-z]$")]
-Cidr = Annotated[str, StringConstraints(pattern=r"^\d{1,3}(\.\d{1,3}){3}/\d{1,2}$")]
-Arn = Annotated[str, StringConstraints(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:(role|user)/.+$")]
+AccountId = Annotated[str, StringConstraints(pattern=r"^[0-9]{12}$")]
+Region = Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9]$")]
+Zone = Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9][a-z]$")]
+Cidr = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}$")]
+Arn = Annotated[str, StringConstraints(pattern=r"^arn:aws[a-z-]*:iam::[0-9]{12}:(role|user)/.+$")]
 ReservationId = Annotated[str, StringConstraints(pattern=r"^cr-[0-9a-f]{17}$")]
 ImageId = Annotated[str, StringConstraints(pattern=r"^ami-[0-9a-f]{8,17}$")]
-Release = Annotated[str, StringConstraints(pattern=r"^1\.\d{2}\.\d{1,2}-20\d{2}(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])$")]
-Version = Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+){1,3}$")]
+Release = Annotated[
+    str, StringConstraints(pattern=r"^1\.[0-9]{2}\.[0-9]{1,2}-20[0-9]{2}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])$")
+]
+Version = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+){1,3}$")]
 Email = Annotated[str, StringConstraints(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")]
-CudaArch = Annotated[str, StringConstraints(pattern=r"^\d{1,2}\.\d$")]
+CudaArch = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,2}\.[0-9]$")]
 
 
 class Part(BaseModel):
@@ -42,7 +44,7 @@ class Part(BaseModel):
 class Bootstrap(Part):
     qualifier: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{1,10}$")] = "moerl"
     """Qualifier of the CDK bootstrap stack; `moerl` keeps this package's roles apart from others in the account."""
-    permissions_boundary: Annotated[str, StringConstraints(pattern=r"^[\w+=,.@-]{1,128}$")] | None = None
+    permissions_boundary: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_+=,.@-]{1,128}$")] | None = None
     """Name of an IAM managed policy that bounds every role created; none when absent."""
 
 
@@ -52,7 +54,7 @@ class PublicEndpoint(Part):
 
 
 class Kubernetes(Part):
-    version: Annotated[str, StringConstraints(pattern=r"^\d\.\d{2}$")] = Field(examples=["1.35"])
+    version: Annotated[str, StringConstraints(pattern=r"^[0-9]\.[0-9]{2}$")] = Field(examples=["1.35"])
     """Minor version of the cluster, in quotes; 1.31 is the floor."""
     node_release: Release | None = None
     """AMI release of every managed pool, for example 1.35.2-20260917; from the lock file when absent."""

@@ -44,7 +44,8 @@ def load_outputs(path: Path, plan: Plan) -> Outputs:
 
     def output(part: str, key: str) -> str:
         stack = stack_name(plan.name, part)
-        value = written.get(stack, {}).get(key) if isinstance(written, dict) else None
+        of_stack = written.get(stack) if isinstance(written, dict) else None
+        value = of_stack.get(key) if isinstance(of_stack, dict) else None
         if not isinstance(value, str):
             missing.append(
                 _fault(

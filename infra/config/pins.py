@@ -14,14 +14,16 @@ from pydantic import AwareDatetime, Field, StringConstraints, ValidationError
 from infra.config.environment import Part, Release
 from infra.config.faults import EnvironmentFault, Finding
 
-AddonVersion = Annotated[str, StringConstraints(pattern=r"^v\d+\.\d+\.\d+.*-eksbuild\.\d+$")]
+AddonVersion = Annotated[str, StringConstraints(pattern=r"^v[0-9]+\.[0-9]+\.[0-9]+.*-eksbuild\.[0-9]+$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Kubectl(Part):
     """A kubectl build in the public EKS bucket: key below s3://amazon-eks and its digest."""
 
-    key: Annotated[str, StringConstraints(pattern=r"^\d+\.\d+\.\d+/\d{4}-\d{2}-\d{2}/bin/linux/amd64/kubectl$")]
+    key: Annotated[
+        str, StringConstraints(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+/[0-9]{4}-[0-9]{2}-[0-9]{2}/bin/linux/amd64/kubectl$")
+    ]
     sha256: Sha256
 
 

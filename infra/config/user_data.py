@@ -14,7 +14,6 @@ from email.parser import Parser
 
 import yaml
 
-
 BOUNDARY = "==MOERL-NODE=="
 
 GPU_DIRECT_BOOTHOOK = """#!/bin/sh
@@ -60,7 +59,10 @@ def node_config(
 
 
 def user_data(node_configuration: str, extra: str | None, *, gpu_direct: bool) -> str:
-    """The whole document. `gpu_direct` prepares the NVIDIA driver for GPU-direct EFA. `extra` is a shell script (`#!` first) or a MIME multipart document, added as further parts.
+    """The whole document.
+
+    `gpu_direct` prepares the NVIDIA driver for GPU-direct EFA. `extra` is a shell script (`#!` first) or a MIME multipart
+    document, added as further parts.
 
     Raises ValueError for any other `extra`.
     """

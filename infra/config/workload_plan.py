@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from infra.catalog import Catalog
 from infra.catalog.transport_variables import variables
 from infra.config.backend import A2aBackend, Dispatcher, a2a_backend, dispatcher
-from infra.config.environment import Environment, Kv
+from infra.config.environment import Environment, Kv, PoolRole
 from infra.config.geometry import RolloutGeometry, TrainerGeometry, rollout_geometry, trainer_geometry
+from infra.config.pod_plan import PodResources, RolloutPods, TrainerPods, cpu_worker, rollout_pods, trainer_pods
 from infra.config.pool_plan import PoolPlan
 
 
@@ -21,7 +22,19 @@ class TrainerPlan:
     geometry: TrainerGeometry
     dispatcher: Dispatcher
     save_optimizer: bool
+    pods: TrainerPods
     variables: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuWorkerPlan:
+    """One worker per node of an environment or buffer pool."""
+
+    pool: str
+    role: PoolRole
+    replicas_min: int
+    replicas_max: int
+    pod: PodResources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +48,7 @@ class RolloutPlan:
     lost_with_one_node: int
     """Nodes that stop serving when one is reclaimed: the whole engine."""
     kv_transfer: Kv | None
+    pods: RolloutPods
     variables: Mapping[str, str]
 
 
@@ -48,6 +62,7 @@ class WorkloadPlan:
     cuda_archs: tuple[str, ...]
     trainer: TrainerPlan
     rollouts: tuple[RolloutPlan, ...]
+    cpu_workers: tuple[CpuWorkerPlan, ...]
 
     @property
     def experts_over_efa(self) -> tuple[str, ...]:
@@ -75,6 +90,7 @@ def workload_plan(environment: Environment, pools: tuple[PoolPlan, ...], catalog
                 backend=a2a_backend(written.rollout, stack, geometry),
                 lost_with_one_node=geometry.nodes_per_engine,
                 kv_transfer=written.rollout.kv_transfer,
+                pods=rollout_pods(pool, geometry, catalog.daemonsets),
                 variables=_variables(pool, geometry.experts_cross_efa, written.rollout.variables),
             )
         )
@@ -92,9 +108,21 @@ def workload_plan(environment: Environment, pools: tuple[PoolPlan, ...], catalog
             geometry=trainer,
             dispatcher=dispatcher(written.trainer, stack),
             save_optimizer=written.trainer.save_optimizer,
+            pods=trainer_pods(trainer_pool, catalog.daemonsets),
             variables=_variables(trainer_pool, trainer.experts_cross_efa, written.trainer.variables),
         ),
         rollouts=tuple(rollouts),
+        cpu_workers=tuple(
+            CpuWorkerPlan(
+                pool=pool.name,
+                role=pool.role,
+                replicas_min=pool.size.min,
+                replicas_max=pool.size.max,
+                pod=cpu_worker(pool, catalog.daemonsets),
+            )
+            for pool in pools
+            if pool.role in ("environment", "buffer")
+        ),
     )
 
 

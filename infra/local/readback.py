@@ -110,7 +110,7 @@ def read_back(
     Raises botocore's ClientError when a stack is not deployed at all.
     """
     clients: dict[str, Any] = {}
-    config = Config(retries={"max_attempts": 1}, read_timeout=20, s3={"addressing_style": "path"})
+    config = Config(proxies={}, retries={"max_attempts": 1}, read_timeout=20, s3={"addressing_style": "path"})
 
     def client(service: str) -> Any:
         if service not in clients:

@@ -66,8 +66,10 @@ def start(
 
     directory: takes the state file and the log. python: interpreter of the emulator's virtual environment. project_root:
     directory that holds the `infra` package. Raises EmulatorError when one runs there already, or when it exits or stays
-    silent past the deadline.
+    silent past the deadline, or where there is no Linux /proc.
     """
+    if not Path("/proc/self/net/tcp").exists():
+        raise EmulatorError("the embedded AWS needs Linux: it proves in /proc that it listens on loopback only")
     running = status(directory)
     if running is not None:
         raise EmulatorError(f"an emulator already runs here: pid {running.pid}, {running.url}")
@@ -129,8 +131,9 @@ def _wait_until_healthy(server: Server, process: subprocess.Popen[bytes], deadli
 
 
 def _is_healthy(server: Server) -> bool:
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy could not reach our loopback
     try:
-        with urllib.request.urlopen(server.health_url, timeout=2) as reply:  # noqa: S310 - our own loopback URL
+        with direct.open(server.health_url, timeout=2) as reply:
             return bool(reply.status == 200)
     except (urllib.error.URLError, OSError):
         return False

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import boto3
 import yaml
 
 from infra.catalog import CATALOG
@@ -39,7 +38,11 @@ class Bed:
 
     def cli(self, *arguments: str, cwd: Path | None = None) -> cdk.CdkRun:
         return cdk.run(
-            arguments, project_root=ROOT, environment=self.variables, log=self.folder / "cdk.log", cwd=cwd or self.folder
+            arguments,
+            project_root=ROOT,
+            environment=self.variables,
+            log=self.folder / "cdk.log",
+            cwd=cwd or self.folder,
         )
 
     def succeed(self, *arguments: str) -> cdk.CdkRun:
@@ -56,9 +59,7 @@ class Bed:
         return self.succeed(*cdk.deploy(assembly=assembly))
 
     def client(self, service: str) -> Any:
-        session = boto3.Session(
-            aws_access_key_id="testing", aws_secret_access_key="testing", region_name=self.running.region  # noqa: S106
-        )
+        session = readback.session(self.variables)
         return session.client(service, endpoint_url=self.running.url)
 
     def read_back(self, assembly: Path) -> readback.Report:

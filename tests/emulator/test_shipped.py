@@ -28,9 +28,7 @@ def test_it_deploys_arrives_whole_and_a_second_deploy_changes_nothing(
     bed = beds(plan.region)
     lock, assembly = tmp_path / "fixture.lock.yaml", tmp_path / "cdk.out"
     lock.write_text(lock_text(name, fixture_pins(plan.kubernetes.version, CATALOG.addons)), encoding="utf-8")
-    synth = bed.cli(
-        "synth", "-q", "-o", str(assembly), "-c", f"environment={name}", "-c", f"pins={lock}", cwd=ROOT
-    )
+    synth = bed.cli("synth", "-q", "-o", str(assembly), "-c", f"environment={name}", "-c", f"pins={lock}", cwd=ROOT)
     assert synth.returncode == 0, synth.output[-4000:]
     bed.bootstrap(plan, assembly)
     bed.deploy(assembly)
@@ -90,9 +88,7 @@ def test_a_wrong_file_stops_synth_with_its_faults_and_writes_nothing(
     document["kubernetes"]["admins"] = []
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text(yaml.safe_dump(document), encoding="utf-8")
-    done = beds("us-west-2").cli(
-        "synth", "-q", "-o", str(tmp_path / "cdk.out"), "-c", f"environment={wrong}", cwd=ROOT
-    )
+    done = beds("us-west-2").cli("synth", "-q", "-o", str(tmp_path / "cdk.out"), "-c", f"environment={wrong}", cwd=ROOT)
     assert done.returncode != 0
     assert "pools.trainer.capacity.type: spot" in done.output
     assert "kubernetes.admins" in done.output

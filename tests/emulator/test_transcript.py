@@ -5,7 +5,7 @@ The edits build on one another, in the order of the tests, on one deployment: as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +47,8 @@ class Deployment:
 
 
 @pytest.fixture(scope="module")
-def deployment(
-    beds: Callable[[str], Bed], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Deployment]:
-    yield Deployment(beds("us-west-2"), tmp_path_factory.mktemp("transcript"))
+def deployment(beds: Callable[[str], Bed], tmp_path_factory: pytest.TempPathFactory) -> Deployment:
+    return Deployment(beds("us-west-2"), tmp_path_factory.mktemp("transcript"))
 
 
 def called(operations: list[tuple[str, str]]) -> list[str]:
@@ -109,7 +107,9 @@ def test_a_kubernetes_version_upgrades_the_cluster_in_place(deployment: Deployme
     operations = called(deployment.edit(edits))
     assert operations.count("eks:UpdateClusterVersion") == 1
     assert operations.index("eks:UpdateClusterVersion") < operations.index("eks:UpdateNodegroupVersion")
-    assert not {"eks:CreateCluster", "eks:DeleteCluster", "eks:CreateNodegroup", "eks:DeleteNodegroup"} & set(operations)
+    assert not {"eks:CreateCluster", "eks:DeleteCluster", "eks:CreateNodegroup", "eks:DeleteNodegroup"} & set(
+        operations
+    )
     assert deployment.bed.client("eks").describe_cluster(name="starter-p5en")["cluster"]["version"] == "1.36"
 
 

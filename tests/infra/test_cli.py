@@ -241,6 +241,26 @@ def test_render_writes_the_plan_and_one_template_for_each_stack(rendered: Path) 
     assert json.loads((rendered / "plan.json").read_text(encoding="utf-8")) == json.loads(json.dumps(plan.document()))
 
 
+def resources(rendered: Path) -> Iterator[dict[str, Any]]:
+    for file in (rendered / "cloudformation").iterdir():
+        yield from json.loads(file.read_text(encoding="utf-8"))["Resources"].values()
+
+
+# B19, B74
+def test_no_template_runs_code_of_ours_or_applies_anything_to_the_cluster(rendered: Path) -> None:
+    kinds = {resource["Type"] for resource in resources(rendered)}
+    assert "AWS::EKS::Nodegroup" in kinds
+    assert not [kind for kind in kinds if kind.startswith(("AWS::Lambda::", "Custom::", "AWS::CloudFormation::"))]
+
+
+# B75
+def test_no_stack_exports_what_would_hold_it_back_while_another_uses_it(rendered: Path) -> None:
+    text = "".join(file.read_text(encoding="utf-8") for file in (rendered / "cloudformation").iterdir())
+    assert "Fn::GetStackOutput" in text
+    assert "Fn::ImportValue" not in text
+    assert '"Export"' not in text
+
+
 def test_a_second_render_is_byte_identical_and_takes_only_stale_templates_away(rendered: Path, tmp_path: Path) -> None:
     first, out = content(rendered), tmp_path / "out"
     stale, kept = out / "cloudformation/starter-p5en-pool-gone.template.json", out / "cloudformation/notes.md"

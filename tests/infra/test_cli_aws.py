@@ -129,7 +129,7 @@ def test_what_goes_wrong_is_one_line_or_one_document(
 
 
 def test_a_profile_that_does_not_exist_is_a_failure_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def session(region_name: str) -> None:
+    def session(**_: str) -> None:
         raise ProfileNotFound(profile="nope")
 
     monkeypatch.setattr(cli.boto3, "Session", session)

@@ -90,7 +90,8 @@ def user_data(context: Context) -> Iterator[Finding]:
             yield fault(
                 f"pools.{name}.user_data",
                 written.splitlines()[0] if written.strip() else "empty",
-                "is neither a shell script (first line #!) nor a MIME multipart document, and cloud-init would skip it in silence",
+                "is neither a shell script (first line #!) nor a MIME multipart document, and cloud-init would skip it"
+                " in silence",
                 "Start it with #!/bin/bash, or write a MIME multipart document.",
             )
 

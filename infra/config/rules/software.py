@@ -95,7 +95,7 @@ def image_archs(context: Context) -> Iterator[Finding]:
                 yield fault(
                     f"pools.{name}.instance_types",
                     pool.instance_types,
-                    f"DeepEP {stack.deepep.version} as software {stack.name} pins it has no known run on architecture {arch} under"
-                    f" CUDA {stack.cuda}, and a kernel that does not compile shows at the first dispatch",
+                    f"DeepEP {stack.deepep.version} as software {stack.name} pins it has no known run on architecture {arch}"
+                    f" under CUDA {stack.cuda}, and a kernel that does not compile shows at the first dispatch",
                     f"Write `software: {fits[0]}`." if fits else "Choose another type.",
                 )

@@ -109,7 +109,8 @@ def tensor_in_node(context: Context) -> Iterator[Finding]:
                 yield fault(
                     f"workload.trainer.{key}",
                     width,
-                    f"tensor parallel must divide a node's {fleet.instance.gpus} GPUs: across nodes each layer would wait for EFA",
+                    f"tensor parallel must divide a node's {fleet.instance.gpus} GPUs: across nodes each layer would wait"
+                    " for EFA",
                     f"Write a divisor of {fleet.instance.gpus}.",
                 )
 
@@ -230,8 +231,8 @@ def engine_backend(context: Context) -> Iterator[Finding]:
             yield fault(
                 key,
                 value,
-                f"{IBGDA_BACKENDS[backend]} crosses nodes by IBGDA, which EFA does not have; expert parallel {written.expert_parallel}"
-                f" spans {geometry.expert_group_nodes} nodes and stops with an illegal instruction",
+                f"{IBGDA_BACKENDS[backend]} crosses nodes by IBGDA, which EFA does not have; expert parallel"
+                f" {written.expert_parallel} spans {geometry.expert_group_nodes} nodes and stops with an illegal instruction",
                 f"Write `backend: deepep_v2`, or {one_node}.",
             )
         elif backend == "deepep_v2" and stack.rollout_a2a != "deepep_v2":

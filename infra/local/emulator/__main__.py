@@ -50,9 +50,9 @@ async def _serve(port: int) -> None:
     from hypercorn.asyncio import serve  # type: ignore[import-not-found]
     from hypercorn.config import Config  # type: ignore[import-not-found]
 
-    from . import conditions, control, exports, gateway, lifecycle, s3, types
+    from . import conditions, control, exports, gateway, lifecycle, s3, services
 
-    assert types  # imported for what its modules register
+    assert services  # imported for what its modules register
     gateway.install()
     conditions.install()
     exports.install()

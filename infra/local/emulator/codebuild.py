@@ -43,6 +43,8 @@ def create_project(params: Params) -> Params:
 def update_project(params: Params) -> Params:
     project = _project(params["name"])
     project |= {**params, "lastModified": state.now()}
+    if project.get("concurrentBuildLimit") == -1:  # the API's way to say: no limit
+        del project["concurrentBuildLimit"]
     return {"project": project}
 
 

@@ -7,7 +7,8 @@ import importlib.metadata
 
 PINNED_VERSION = "1.5.33"
 
-_HOOKS = {
+# module -> the names that this package reads or replaces there
+HOOKS = {
     "ministack.app": ("SERVICE_HANDLERS", "app"),
     "ministack.core.responses": ("get_account_id", "get_region"),
     "ministack.core.router": ("SERVICE_PATTERNS",),
@@ -47,12 +48,15 @@ class UnsuitableMinistack(RuntimeError):
 
 def check() -> None:
     """Raises UnsuitableMinistack with what is wrong and what to install."""
-    found = importlib.metadata.version("ministack")
+    try:
+        found = importlib.metadata.version("ministack")
+    except importlib.metadata.PackageNotFoundError as error:
+        raise UnsuitableMinistack(f"ministack is not installed, this emulator needs {PINNED_VERSION}") from error
     if found != PINNED_VERSION:
         raise UnsuitableMinistack(f"ministack {found} is installed, this emulator needs exactly {PINNED_VERSION}")
     missing = [
         f"{module}.{name}"
-        for module, names in _HOOKS.items()
+        for module, names in HOOKS.items()
         for name in names
         if not hasattr(importlib.import_module(module), name)
     ]

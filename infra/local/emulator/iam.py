@@ -7,7 +7,7 @@ from typing import Any
 
 from . import shapes
 from .gateway import call_ministack
-from .registry import Created, Params, resource
+from .registry import Created, Params, begun, resource
 
 
 def _call(name: str, **params: Any) -> dict[str, Any]:
@@ -30,11 +30,8 @@ def _role_create(name: str, props: Params) -> Created:
         PermissionsBoundary=props.get("PermissionsBoundary"),
         Tags=shapes.tag_list(props.get("Tags")) or None,
     )["Role"]
-    try:
-        _permissions(name, {}, props)
-    except Exception:
-        _role_delete(name, props)  # the engine only undoes what create returned
-        raise
+    begun(name)
+    _permissions(name, {}, props)
     return name, _role_attributes(role)
 
 
@@ -112,6 +109,7 @@ def _profile_create(name: str, props: Params) -> Created:
     name = props.get("InstanceProfileName", name)
     sent = {"InstanceProfileName": name, "Path": props.get("Path")}
     profile = _call("CreateInstanceProfile", **sent)["InstanceProfile"]
+    begun(name)
     for role in props.get("Roles") or []:
         _call("AddRoleToInstanceProfile", InstanceProfileName=name, RoleName=role)
     return name, {"Arn": profile["Arn"]}

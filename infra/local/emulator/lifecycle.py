@@ -15,7 +15,7 @@ from typing import Any
 
 from ministack.services.cloudformation import _stack_events, _stacks, changesets, handlers, provisioners, stacks
 
-from . import transcript
+from . import registry, transcript
 from .errors import ServiceError
 from .registry import TYPES, Params, ResourceType
 from .stock import STOCK_TYPES
@@ -42,8 +42,9 @@ def install() -> None:
             provisioners._STACK_TAG_PROPERTY[name] = (_tag_property(name), kind.tags)
         else:
             provisioners._STACK_TAG_PROPERTY.pop(name, None)
+    recreation = _recreation(provisioners._property_recreation)
     for module in (provisioners, stacks):
-        module._property_recreation = _recreation(provisioners._property_recreation)
+        module._property_recreation = recreation
         module._replacing_change = _replacing_change
         module._provision_resource = _provision
         module._update_resource = _update
@@ -62,7 +63,7 @@ def _handlers(type_name: str, kind: ResourceType) -> dict[str, Any]:
 
     def create(logical_id: str, props: Params, stack_name: str) -> tuple[str, dict[str, Any]]:
         name = provisioners._physical_name(stack_name, logical_id, max_len=kind.name_length)
-        return kind.create(name, props)
+        return registry.create(kind, name, props)
 
     def update(physical_id: str, old: Params, new: Params, _stack_name: str) -> tuple[str, dict[str, Any]]:
         return physical_id, kind.update(physical_id, old, new)

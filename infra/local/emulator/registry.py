@@ -7,6 +7,7 @@ so what a deploy does and what a client sees cannot drift apart, and the transcr
 from __future__ import annotations
 
 import contextlib
+import contextvars
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -84,6 +85,29 @@ class ResourceType:
 
 
 TYPES: dict[str, ResourceType] = {}
+
+_begun: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar("moerl_begun", default=None)
+
+
+def begun(physical_id: str) -> None:
+    """A create handler of several calls says after the first that the resource exists: if a later one fails, it is deleted."""
+    started = _begun.get()
+    if started is not None:
+        started.append(physical_id)
+
+
+def create(kind: ResourceType, name: str, props: Params) -> Created:
+    """Create a resource of a type, or nothing: what was begun is deleted before an error goes on."""
+    started: list[str] = []
+    token = _begun.set(started)
+    try:
+        return kind.create(name, props)
+    except Exception:
+        for physical_id in started:
+            kind.delete(physical_id, props)
+        raise
+    finally:
+        _begun.reset(token)
 
 
 def resource(type_name: str, **fields: Any) -> None:

@@ -9,7 +9,7 @@ from ministack.services import s3
 
 from . import shapes, state
 from .gateway import call_ministack
-from .registry import Created, Params, resource
+from .registry import Created, Params, begun, resource
 
 
 def _call(name: str, **params: Any) -> dict[str, Any]:
@@ -187,11 +187,8 @@ def _create(name: str, props: Params) -> Created:
     if "OwnershipControls" in given:
         sent["ObjectOwnership"] = given["OwnershipControls"]["Rules"][0]["ObjectOwnership"]
     _call("CreateBucket", Bucket=bucket, **sent)
-    try:
-        _configure(bucket, given, props)
-    except Exception:
-        _call("DeleteBucket", Bucket=bucket)  # the engine only undoes what create returned
-        raise
+    begun(bucket)
+    _configure(bucket, given, props)
     return bucket, _attributes(bucket)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from . import shapes
 from .gateway import call_ministack
-from .registry import Created, Params, resource
+from .registry import Created, Params, begun, resource
 
 _TOPIC_ATTRIBUTES = (
     "ContentBasedDeduplication",
@@ -34,6 +34,7 @@ def _topic_create(name: str, props: Params) -> Created:
     fifo = ".fifo" if shapes.is_true(props.get("FifoTopic", False)) and "TopicName" not in props else ""
     sent = {"Name": props.get("TopicName", name + fifo), "Attributes": attributes}
     arn = _call("CreateTopic", **sent, Tags=shapes.tag_list(props.get("Tags")))["TopicArn"]
+    begun(arn)
     _subscribe(arn, [], props.get("Subscription") or [])
     return arn, _topic_attributes(arn)
 

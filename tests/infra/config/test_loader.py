@@ -260,6 +260,20 @@ def test_a_value_never_breaks_out_of_its_line() -> None:
     assert r"a\nb\x1b[2J" in shown
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("account", "12345678901\u0662"),
+        ("region", "us-west-\u0662"),
+        ("kubernetes.version", "1.3\u0662"),
+        ("kubernetes.node_release", "1.35.\u0662-20261012"),
+        ("bootstrap.permissions_boundary", "gr\u00fcn"),
+    ],
+)
+def test_only_ascii_digits_and_letters_count_as_such(key, value, text) -> None:
+    assert only(text(S, {key: value})).key == key
+
+
 def test_a_release_with_an_impossible_date_is_a_fault_and_not_a_traceback(edited) -> None:
     (found,) = (item for item in edited(S, {"kubernetes.node_release": "1.35.2-20261399"}) if item.severity == "fault")
     assert found.key == "kubernetes.node_release"

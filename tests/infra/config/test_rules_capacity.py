@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+
+from infra.catalog import CATALOG
 
 S, R, P5, P6 = "starter-p5en", "reference-p5en", "p5", "p6-b200"
 SYSTEM = {"role": "system", "instance_types": ["m7i.2xlarge"], "nodes": 3, "capacity": {"type": "on_demand"}}
@@ -151,9 +154,9 @@ FAULTS = [
     (
         "capacity.block-size",
         P6,
-        {"pools.trainer.nodes.max": 72},
-        "pools.trainer.nodes",
-        "72",
+        {"pools.rollout.capacity": block(STARTS + timedelta(days=14)), "pools.rollout.nodes.max": 65},
+        "pools.rollout.nodes",
+        "65",
         "at most 64 instances",
         "fewer",
     ),
@@ -280,6 +283,16 @@ def test_rule_warns(rule, base, changes, key, value, why, fix, fires) -> None:
 @pytest.mark.parametrize(("rule", "base", "changes"), PASSES)
 def test_rule_is_silent(rule, base, changes, silent) -> None:
     silent(rule, base, changes)
+
+
+def test_types_of_one_interface_layout_and_different_gpus_are_refused(fires) -> None:
+    changes = {"pools.rollout.instance_types": ["p5.48xlarge", "p5e.48xlarge"]}
+    for field, value in (("gpus", 4), ("cuda_arch", "10.0")):
+        other = replace(CATALOG.instances["p5e.48xlarge"], **{field: value})
+        catalog = replace(CATALOG, instances={**CATALOG.instances, other.name: other})
+        key = "pools.rollout.instance_types"
+        shown = "[p5.48xlarge, p5e.48xlarge]"
+        fires("capacity.one-layout", P5, changes, key, shown, "they differ", "Keep types", catalog=catalog)
 
 
 @pytest.mark.parametrize("base", [S, R, P5, P6])

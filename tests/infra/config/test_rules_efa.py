@@ -188,7 +188,7 @@ PASSES = [
     ("efa.transport-derived", P5, {}),
     ("efa.transport-derived", S, {}),
     ("efa.transport-derived", S, {"software": "baseline"}),
-    ("efa.transport-derived", S, {"pools.rollout.efa": False}),
+    ("efa.transport-derived", S, {"pools.rollout.efa": False, "pools.rollout.ami": {"id": CUSTOM, "gdrdrv": "2.4"}}),
     ("efa.transport-unproven", S, {"pools.rollout.ami": PROVEN, "pools.trainer.ami": PROVEN}),
     ("efa.transport-unproven", S, {"pools.rollout.transport": "proxy", "pools.trainer.transport": "none"}),
     ("efa.transport-unproven", P5, {}),

@@ -9,6 +9,7 @@ V3, DENSE, GLM = "deepseek-ai/DeepSeek-V3", "Qwen/Qwen3-4B", "zai-org/GLM-4.5"
 ALLOC = "PYTORCH_CUDA_ALLOC_CONF"
 # DeepSeek-V3 on the reference pools: 256 experts, and latent attention, so its heads do not bind the engine's width.
 V3_ON_R = {MODEL: V3, f"{TRAINER}.expert_parallel": 32}
+KIMI = "moonshotai/Kimi-K2-Instruct"
 
 FAULTS = [
     ("workload.model-known", S, {MODEL: "Qwen/Qwen9"}, MODEL, "Qwen/Qwen9", "layers and experts", "Qwen/Qwen3-30B-A3B"),
@@ -91,6 +92,16 @@ FAULTS = [
         {"pools.trainer.nodes": 16, f"{TRAINER}.pipeline_parallel": 32, f"{TRAINER}.expert_parallel": 4},
         f"{TRAINER}.pipeline_parallel",
         "32",
+        "leaves no layer of 48 for the last stage",
+        "fewer stages",
+    ),
+    # 48 layers on 17 stages: three each on 16 stages are all of them.
+    (
+        "workload.trainer-model",
+        S,
+        {"pools.trainer.nodes": 17, f"{TRAINER}.pipeline_parallel": 17, f"{TRAINER}.expert_parallel": 8},
+        f"{TRAINER}.pipeline_parallel",
+        "17",
         "leaves no layer of 48 for the last stage",
         "fewer stages",
     ),
@@ -274,6 +285,27 @@ FAULTS = [
         "GiB per GPU",
         "Qwen/Qwen3-235B-A22B leave no room for activations in the 141 GiB of a H200",
         "expert parallel",
+    ),
+    # Experts 653.9e9 / 64 = 10.22e9 a rank, the rest 17.1e9 / 16 = 1.07e9: 6 x 11.29e9 + 12 x (10.22e9 / 2 + 1.07e9 / 8)
+    # bytes are 121.6 GiB, which fit the GPU and leave less than 15 % of it.
+    (
+        "workload.trainer-memory",
+        R,
+        {MODEL: V3},
+        TRAINER,
+        "122 GiB per GPU",
+        "leave no room for activations",
+        "expert parallel",
+    ),
+    # 1.03 bytes of 1026e9 parameters over 8 GPUs are 123 GiB: they fit, and leave less than 20 %.
+    (
+        "workload.engine-memory",
+        R,
+        {MODEL: KIMI, f"{TRAINER}.expert_parallel": 32, "pools.trainer.nodes": 32, GPE: 8, EP: 8},
+        GPE,
+        "8",
+        "the fp8 weights of moonshotai/Kimi-K2-Instruct take 123 of the 141 GiB",
+        "more GPUs per engine",
     ),
     # 2 bytes of 235e9 parameters over 2 GPUs are 219 GiB.
     (

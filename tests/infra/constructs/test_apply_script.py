@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.operations.apply import archive
 from infra.constructs.apply_script import SCRIPT
+from infra.operations.apply import archive
 
 # `aws s3 cp` copies from a folder that stands for S3; `aws eks update-kubeconfig` writes the file it is asked for.
 AWS = """#!/bin/bash

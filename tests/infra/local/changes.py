@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from .resources import Resources, allow, att, imported, ref, tags
+from .resources import Resources, allow, att, imported, ref, sub, tags, trust
 
 _DROP = object()
+
+_DENY = {"Effect": "Deny", "Principal": "*", "Action": "s3:DeleteObject", "Resource": sub("${Checkpoints.Arn}/*")}
+_PULL = {"Sid": "Pull2", "Effect": "Allow", "Principal": "*", "Action": ["ecr:DescribeImages"]}
+
+
+def _lifecycle_policy(images: int) -> str:
+    selection = {"tagStatus": "any", "countType": "imageCountMoreThan", "countNumber": images}
+    return json.dumps({"rules": [{"rulePriority": 1, "selection": selection, "action": {"type": "expire"}}]})
+
 
 # (stack, logical id, property path, new value); every property here updates in place on AWS.
 IN_PLACE: tuple[tuple[str, str, str, Any], ...] = (
@@ -126,6 +136,41 @@ IN_PLACE: tuple[tuple[str, str, str, Any], ...] = (
     ("Ops", "Parameter", "Value", "{}"),
     ("Ops", "Parameter", "Description", "changed"),
     ("Ops", "Parameter", "Tags", {"Name": "plan2"}),
+    ("Data", "Key", "KeyPolicy", allow("logs.amazonaws.com", "kms:*", "*")),
+    ("Data", "CheckpointPolicy", "PolicyDocument.Statement", [_DENY]),
+    ("Data", "Repository", "LifecyclePolicy.LifecyclePolicyText", _lifecycle_policy(7)),
+    ("Data", "Repository", "RepositoryPolicyText.Statement", [_PULL]),
+    ("Compute", "NodeRole", "AssumeRolePolicyDocument", trust("ec2.amazonaws.com", "sts:AssumeRole", "sts:TagSession")),
+    ("Compute", "PodPolicy", "Roles", [ref("PodRole"), ref("NodeRole")]),
+    ("Ops", "Notices", "MessageRetentionPeriod", 600),
+    ("Ops", "Notices", "DelaySeconds", 3),
+    ("Ops", "Notices", "MaximumMessageSize", 2048),
+    ("Ops", "Notices", "ReceiveMessageWaitTimeSeconds", 7),
+    ("Ops", "NoticesPolicy", "PolicyDocument", allow("sns.amazonaws.com", "sqs:SendMessage", att("Notices", "Arn"))),
+    ("Ops", "DeadAllow", "RedriveAllowPolicy", {"redrivePermission": "allowAll"}),
+    ("Ops", "DeadAllow", "KmsDataKeyReusePeriodSeconds", 900),
+    ("Ops", "DeadAllow", "ContentBasedDeduplication", False),
+    ("Ops", "Spot", "EventPattern", {"source": ["aws.ec2"], "detail-type": ["EC2 Instance Rebalance Recommendation"]}),
+    (
+        "Ops",
+        "Fallbacks",
+        "MetricTransformations",
+        [{"MetricName": "Other", "MetricNamespace": "Moe", "MetricValue": "2", "Unit": "Bytes"}],
+    ),
+    ("Rare", "Topic", "Subscription", [{"Protocol": "email", "Endpoint": "other@example.com"}]),
+    ("Rare", "Fifo", "TracingConfig", "PassThrough"),
+    ("Rare", "Profile", "Roles", []),
+    ("Rare", "Policy", "Roles", []),
+    ("Rare", "Bucket", "NotificationConfiguration", {"EventBridgeConfiguration": {"EventBridgeEnabled": True}}),
+    ("Rare", "Bucket", "CorsConfiguration", _DROP),
+    ("Rare", "Plain", "Version", "1.34"),
+    ("Rare", "Storage", "ServiceAccountRoleArn", "arn:aws:iam::123456789012:role/other"),
+    ("Rare", "Identity", "DisableSessionTags", False),
+    ("Rare", "Bus", "Tags", tags(Name="rare2")),
+    ("Rare", "Log", "KmsKeyId", _DROP),
+    ("Rare", "Board", "Tags", tags(Name="rare2")),
+    ("Rare", "Schedule", "EndDate", "2027-03-01T00:00:00Z"),
+    ("Rare", "Key", "Enabled", False),
 )
 
 

@@ -13,11 +13,11 @@ import boto3
 import pytest
 from botocore.stub import ANY, Stubber
 
-from infra.operations.apply import POLL_SECONDS, Applied, ApplyFault, apply_folder, archive
 from infra.catalog import CATALOG
 from infra.config.loader import load
 from infra.config.plan import Plan, build_plan
 from infra.local.pins import fixture_pins
+from infra.operations.apply import POLL_SECONDS, Applied, ApplyFault, apply_folder, archive
 
 ROOT = Path(__file__).parents[3]
 BUILD = "starter-p5en-apply:0ab1cd23"

@@ -6,7 +6,7 @@ from typing import Any
 
 from .. import state
 from ..errors import ServiceError
-from ..registry import Created, Params, call, operation, resource
+from ..registry import Created, Params, begun, call, operation, resource
 from . import common
 from .network import VPC_MISSING, VPCS
 
@@ -265,6 +265,7 @@ def _group_create(name: str, props: Params) -> Created:
         "TagSpecifications": common.tag_specification(props, "security-group"),
     }
     group_id = call("ec2", "CreateSecurityGroup", sent)["GroupId"]
+    begun(group_id)
     ingress, egress = _inline(props, "SecurityGroupIngress"), _inline(props, "SecurityGroupEgress")
     if ingress:
         call("ec2", "AuthorizeSecurityGroupIngress", {"GroupId": group_id, "IpPermissions": ingress})

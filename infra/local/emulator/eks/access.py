@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import shapes, state
-from ..registry import Created, Params, call, operation, resource
+from ..registry import Created, Params, begun, call, operation, resource
 from . import common
 from .common import ACCESS_ENTRIES, ASSOCIATIONS, invalid
 
@@ -108,9 +108,11 @@ def _entry_create(_name: str, props: Params) -> Created:
     own = {key: value for key, value in props.items() if key not in ("Tags", "AccessPolicies")}
     sent = shapes.to_api("eks", "CreateAccessEntryRequest", own)
     entry = call("eks", "CreateAccessEntry", {**sent, "tags": shapes.tag_map(props.get("Tags"))})["accessEntry"]
+    physical_id = f"{entry['principalArn']}|{entry['clusterName']}"
+    begun(physical_id)
     for policy in _policies(props).values():
         call("eks", "AssociateAccessPolicy", {**_key(entry), **policy})
-    return f"{entry['principalArn']}|{entry['clusterName']}", {"AccessEntryArn": entry["accessEntryArn"]}
+    return physical_id, {"AccessEntryArn": entry["accessEntryArn"]}
 
 
 def _policies(props: Params) -> dict[str, dict[str, Any]]:

@@ -8,8 +8,8 @@ from itertools import count
 import pytest
 from botocore.exceptions import ClientError
 
-from .conftest import Embedded
-from .pools import pool
+from ..conftest import Embedded
+from ..pools import pool
 
 pytestmark = pytest.mark.emulator
 _numbers = count()

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from .conftest import Embedded
-from .pools import pool
-from .resources import imported, ref
+from ...conftest import Embedded
+from ...pools import pool
+from ...resources import imported, ref
 
 pytestmark = pytest.mark.emulator
 _numbers = count()

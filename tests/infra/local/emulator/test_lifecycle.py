@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from itertools import count
+from typing import Any
 
 import pytest
 
-from .conftest import Embedded
-from .pools import pool
-from .resources import Resources, imported, ref, resource, tags, trust
+from ..conftest import Embedded
+from ..pools import pool
+from ..resources import Resources, imported, ref, resource, tags, trust
 
 pytestmark = pytest.mark.emulator
 _numbers = count()
@@ -235,3 +236,64 @@ def test_a_replaced_network_leaves_nothing_of_the_old_one(aws: Embedded, name: s
     assert aws.stack(name, made(8, 1), update=True) == "UPDATE_COMPLETE", aws.reasons(name)
     blocks = {one["CidrBlock"] for one in aws.client("ec2").describe_vpcs()["Vpcs"]}
     assert blocks == {"10.0.0.0/16", "10.8.0.0/16"}
+
+
+@pytest.mark.parametrize(
+    ("body", "listing"),
+    [
+        (
+            resource(
+                "EC2::SecurityGroup",
+                {
+                    "GroupName": "half",
+                    "GroupDescription": "half",
+                    "VpcId": imported("net-vpc"),
+                    "SecurityGroupIngress": [{"IpProtocol": "-1", "SourceSecurityGroupId": "sg-absent"}],
+                },
+            ),
+            ("ec2", "describe_security_groups", "SecurityGroups"),
+        ),
+        (
+            resource("S3::Bucket", {"BucketName": "half", "LifecycleConfiguration": {"Rules": [{"Status": "No"}]}}),
+            ("s3", "list_buckets", "Buckets"),
+        ),
+        (
+            resource(
+                "IAM::Role",
+                {
+                    "RoleName": "half",
+                    "AssumeRolePolicyDocument": trust("x.amazonaws.com"),
+                    "Policies": [{"PolicyName": "bad", "PolicyDocument": "not json"}],
+                },
+            ),
+            ("iam", "list_roles", "Roles"),
+        ),
+    ],
+)
+def test_a_create_that_fails_half_way_leaves_nothing(
+    aws: Embedded, name: str, body: dict[str, Any], listing: tuple[str, str, str]
+) -> None:
+    assert aws.stack(name, {"Half": body}) == "ROLLBACK_COMPLETE"
+    service, operation, result = listing
+    rows = getattr(aws.client(service), operation)()[result]
+    assert [row for row in rows if "half" in row.values()] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "replacement"),
+    [
+        ({"InstanceTypes": ["g6e.12xlarge"]}, "True"),
+        ({"ScalingConfig": {"MinSize": 0, "MaxSize": 7}}, "False"),
+        ({"Labels": {"a": "b"}, "CapacityType": "SPOT"}, "True"),
+    ],
+)
+def test_a_change_set_says_what_will_be_replaced(
+    aws: Embedded, name: str, change: dict[str, Any], replacement: str
+) -> None:
+    assert aws.stack(name, pool()) == "CREATE_COMPLETE"
+    cloudformation = aws.client("cloudformation")
+    body = json.dumps({"Resources": pool(**change)})
+    cloudformation.create_change_set(StackName=name, ChangeSetName="c", TemplateBody=body)
+    (found,) = cloudformation.describe_change_set(StackName=name, ChangeSetName="c")["Changes"]
+    shown = found["ResourceChange"]
+    assert (shown["LogicalResourceId"], shown["Replacement"]) == ("Group", replacement)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from .conftest import Embedded
-from .pools import pool
-from .resources import EFA_CARDS, resource
+from ..conftest import Embedded
+from ..pools import pool
+from ..resources import EFA_CARDS, resource
 
 pytestmark = pytest.mark.emulator
 

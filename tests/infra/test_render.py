@@ -1,0 +1,134 @@
+"""Rendering: all files or none, and the text of plan.json."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.catalog import CATALOG
+from infra.config.loader import load
+from infra.config.outputs import Outputs
+from infra.config.plan import Plan, build_plan
+from infra.local.pins import fixture_pins
+from infra.node import use_pinned_node
+
+use_pinned_node(os.environ)
+
+import infra.render as rendering  # noqa: E402 - jsii must find its Node first
+
+ROOT = Path(__file__).resolve().parents[2]
+OUTPUTS = Outputs(
+    cluster_endpoint="https://example.invalid",
+    data_key_arn="arn:aws:kms:us-west-2:123456789012:key/1",
+    repository_uri="registry/moerl",
+    file_system_id=None,
+    file_system_mount_name=None,
+    node_groups={"rollout": "rollout-1"},
+)
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    loaded = load(ROOT / "environments/starter-p5en.yaml", pins=fixture_pins("1.35", CATALOG.addons))
+    return build_plan(loaded.environment, loaded.pins, loaded.warnings)
+
+
+@pytest.fixture
+def queue_alone(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any, Plan], None] | None], None]:
+    """`queue_alone(AND_THEN)`: the platform is its queue stack, so that a render takes no time; AND_THEN may break it."""
+    from infra.stacks.queue import QueueStack
+
+    def shrink(and_then: Callable[[Any, Plan], None] | None = None) -> None:
+        def build(app: Any, plan: Plan) -> None:
+            QueueStack(app, plan)
+            if and_then is not None:
+                and_then(app, plan)
+
+        monkeypatch.setattr(rendering, "build_platform", build)
+        monkeypatch.setattr(rendering, "stack_names", lambda plan: (f"{plan.name}-queue",))
+
+    return shrink
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def broken(*_: Any) -> None:
+    raise RuntimeError("a stack that does not build")
+
+
+def another_stack(app: Any, _: Plan) -> None:
+    import aws_cdk as cdk
+
+    cdk.CfnResource(cdk.Stack(app, "Unplanned"), "A", type="AWS::CloudFormation::WaitConditionHandle")
+
+
+@pytest.mark.parametrize("fault", [broken, another_stack], ids=["does not build", "a stack that no plan names"])
+@pytest.mark.parametrize("existing", [False, True])
+def test_a_render_that_fails_leaves_the_folder_as_it_was(
+    fault: Callable[[Any, Plan], None], existing: bool, plan: Plan, queue_alone: Callable[..., None], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    if existing:
+        (out / "cloudformation").mkdir(parents=True)
+        (out / "cloudformation/starter-p5en-queue.template.json").write_text("old", encoding="utf-8")
+        (out / "plan.json").write_text("old", encoding="utf-8")
+    before = content(tmp_path)
+    queue_alone(fault)
+    with pytest.raises(RuntimeError):
+        rendering.render(plan, out)
+    assert content(tmp_path) == before
+    assert [path.name for path in tmp_path.iterdir()] == (["out"] if existing else [])
+
+
+def test_files_are_returned_sorted_and_nothing_else_is_left_behind(
+    plan: Plan, queue_alone: Callable[..., None], tmp_path: Path
+) -> None:
+    queue_alone()
+    out = tmp_path / "out"
+    files = rendering.render(plan, out)
+    assert [str(file.relative_to(out)) for file in files] == [
+        "cloudformation/starter-p5en-queue.template.json",
+        "plan.json",
+    ]
+    assert set(content(tmp_path)) == {f"out/{file.relative_to(out)}" for file in files}
+
+
+def test_a_template_is_readable_json_of_the_stack(plan: Plan, queue_alone: Callable[..., None], tmp_path: Path) -> None:
+    queue_alone()
+    template, _ = rendering.render(plan, tmp_path / "out")
+    text = template.read_text(encoding="utf-8")
+    assert "AWS::SQS::Queue" in text
+    assert text == json.dumps(json.loads(text), indent=1) + "\n"
+
+
+def test_the_current_folder_may_be_the_target(
+    plan: Plan, queue_alone: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue_alone()
+    monkeypatch.chdir(tmp_path)
+    rendering.render(plan, Path())
+    assert set(content(tmp_path)) == {"plan.json", "cloudformation/starter-p5en-queue.template.json"}
+
+
+def test_plan_json_is_the_plan_with_sorted_keys_and_a_last_newline(plan: Plan) -> None:
+    text = rendering.plan_text(plan)
+    assert text == json.dumps(plan.document(), indent=2, sort_keys=True) + "\n"
+    assert json.loads(text)["pools"][1]["efa_per_node"] == plan.pools[1].efa_per_node == 16
+
+
+def test_outputs_stand_beside_the_plan_and_change_nothing_in_it(plan: Plan) -> None:
+    with_outputs = json.loads(rendering.plan_text(plan, OUTPUTS))
+    assert with_outputs.pop("outputs") == asdict(OUTPUTS)
+    assert with_outputs == json.loads(rendering.plan_text(plan))
+
+
+def test_a_changed_plan_is_a_changed_text(plan: Plan) -> None:
+    assert rendering.plan_text(replace(plan, region="us-east-1")) != rendering.plan_text(plan)

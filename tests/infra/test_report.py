@@ -1,0 +1,127 @@
+"""The plan as a person reads it, on a narrow terminal."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from infra.catalog import CATALOG
+from infra.config.faults import Finding
+from infra.config.loader import load
+from infra.config.plan import Plan, build_plan
+from infra.local.pins import fixture_pins
+from infra.report import print_findings, print_plan
+
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = sorted(path.stem for path in (ROOT / "environments").glob("*.yaml") if not path.stem.endswith(".lock"))
+
+
+def plan_of(name: str, *, pinned: bool = False) -> Plan:
+    path = ROOT / "environments" / f"{name}.yaml"
+    loaded = load(path, pins=fixture_pins("1.35", CATALOG.addons) if pinned else None)
+    return build_plan(loaded.environment, loaded.pins, loaded.warnings)
+
+
+def shown(plan: Plan, width: int = 80) -> str:
+    buffer = io.StringIO()
+    print_plan(plan, Console(file=buffer, width=width))
+    return buffer.getvalue()
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_at_80_columns_nothing_is_cut_off(name: str) -> None:
+    text = shown(plan_of(name))
+    assert "…" not in text
+    for line in text.splitlines():
+        assert len(line.rstrip()) <= 80 or line.startswith(("warning ", "fault "))
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_pool_shows_its_nodes_types_gpus_efa_and_capacity(name: str) -> None:
+    plan = plan_of(name)
+    lines = shown(plan).splitlines()
+    for pool in plan.pools:
+        row = next(line for line in lines if line.split()[:1] == [pool.name])
+        size = f"{pool.size.desired} fixed" if pool.size.desired is not None else f"{pool.size.min} to {pool.size.max}"
+        assert size in row
+        assert pool.instance_types[0] in row
+        if pool.is_gpu:
+            assert f"{pool.size.max * pool.gpus_per_node} {pool.gpu_model}" in row
+            assert f"{pool.efa_per_node} {pool.transport}" in row
+        assert {"on_demand": "on demand", "spot": "Spot", "reservation": "reservation", "capacity_block": "block"}[
+            pool.capacity.type
+        ] in row
+        if pool.capacity.reservation_id:
+            assert pool.capacity.reservation_id in words(shown(plan))
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_quotas_cost_network_job_and_warnings_are_shown(name: str) -> None:
+    plan = plan_of(name)
+    text = words(shown(plan))
+    for need in plan.quotas:
+        assert f"{need.code} {need.purchase.replace('_', ' ')} {need.vcpus} {', '.join(need.pools)}" in text
+    for subnet in plan.network.subnets:
+        assert f"{subnet.kind} {subnet.cidr} {subnet.zone} {subnet.addresses}" in text
+    for cost in plan.cost.pools:
+        assert (f"{cost.pool} unknown" if cost.usd_per_node_hour is None else f"{cost.usd_per_node_hour:,.2f}") in text
+    assert f"budget {plan.budget_monthly_usd:,.0f} a month" in text
+    assert plan.workload.model in text
+    assert f"{plan.workload.steps} steps, save every {plan.workload.save_interval}" in text
+    for rollout in plan.workload.rollouts:
+        assert f"takes {rollout.lost_with_one_node} node(s) out of service" in text
+    assert plan.warnings
+    for warning in plan.warnings:
+        assert warning.text(plan.name) in text
+
+
+def test_the_sum_names_the_pools_that_it_leaves_out() -> None:
+    plan = plan_of("reference-p5en")
+    text = words(shown(plan))
+    assert plan.cost.unpriced
+    assert f"at most {plan.cost.usd_per_hour_max:,.2f} an hour" in text
+    assert f"{', '.join(plan.cost.unpriced)} left out" in text
+
+
+def test_without_any_price_no_sum_is_claimed() -> None:
+    plan = plan_of("starter-p5en")
+    nothing = tuple(replace(cost, usd_per_node_hour=None) for cost in plan.cost.pools)
+    unpriced = replace(
+        plan, cost=replace(plan.cost, pools=nothing, unpriced=tuple(cost.pool for cost in nothing), usd_per_hour_max=0)
+    )
+    text = words(shown(unpriced))
+    assert "no pool has a price with a source" in text
+    assert "at most 0.00" not in text
+
+
+def test_a_capacity_block_shows_when_it_saves_and_goes() -> None:
+    block = plan_of("p6-b200").pool("trainer").capacity.block
+    assert block is not None
+    text = words(shown(plan_of("p6-b200")))
+    assert f"{block.starts:%Y-%m-%d %H:%M} to {block.ends:%Y-%m-%d %H:%M} UTC" in text
+    assert f"save at {block.save_signal_at:%d %H:%M}, down to 0 at {block.scale_down_at:%d %H:%M}" in text
+
+
+def test_unresolved_pins_are_listed_and_pinned_plans_have_none() -> None:
+    plan = plan_of("starter-p5en")
+    text = words(shown(plan))
+    assert f"unresolved {len(plan.unresolved)} pins" in text
+    assert "moerl lock starter-p5en" in text
+    assert all(pin in text for pin in plan.unresolved)
+    assert "unresolved" not in shown(plan_of("starter-p5en", pinned=True))
+
+
+def test_faults_come_before_warnings_and_markup_in_a_value_is_kept() -> None:
+    found = Finding(rule="a.b", key="k", value="[/red] :warning:", why="it is wrong", fix="Write c.")
+    buffer = io.StringIO()
+    print_findings((replace(found, severity="warning"), found), "x.yaml", Console(file=buffer, width=40))
+    text = "x.yaml: k: [/red] :warning:, it is wrong. Write c. [a.b]"
+    assert buffer.getvalue() == f"fault {text}\nwarning {text}\n"
