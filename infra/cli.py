@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 import time
@@ -33,9 +34,11 @@ from infra.node import pinned_node, use_pinned_node
 from infra.operations import lock as locking
 from infra.operations import pool as pools
 from infra.operations.apply import ApplyFault, apply_folder, archive
+from infra.operations.registry import https_fetch
 from infra.report import print_findings, print_plan
 
 T = TypeVar("T")
+IMAGE = re.compile(r"[a-z0-9][a-z0-9._:/-]*@sha256:[0-9a-f]{64}")
 ROOT = Path(__file__).resolve().parent.parent
 OK, FAILED, WRONG_INPUT, TIMED_OUT = 0, 1, 2, 3
 
@@ -91,10 +94,18 @@ def render(
         Path | None,
         typer.Option("--outputs", metavar="FILE", help="What `cdk deploy --outputs-file FILE` wrote.", dir_okay=False),
     ] = None,
+    image: Annotated[
+        str | None,
+        typer.Option(
+            "--image",
+            metavar="REPOSITORY@sha256:DIGEST",
+            help="The run's image; without it the workloads are left out.",
+        ),
+    ] = None,
     pins: PinsOption = None,
     as_json: Json = False,
 ) -> None:
-    """Write DIR/plan.json and DIR/cloudformation/*.template.json; needs no AWS access and no clock."""
+    """Write DIR/plan.json, DIR/cloudformation/*.template.json and DIR/k8s; needs no AWS access and no clock."""
     plan = _plan(env, pins, as_json=as_json)
     known = _refusing(lambda: load_outputs(outputs, plan), as_json) if outputs else None
     use_pinned_node(os.environ)
@@ -102,13 +113,16 @@ def render(
     from infra.render import render as write
 
     def run() -> None:
-        files = write(plan, folder, outputs=known)
+        written = _refusing(lambda: write(plan, folder, image=_digest(image), outputs=known), as_json)
         if as_json:
-            _json({"files": [str(file) for file in files], "unresolved": list(plan.unresolved)})
+            files = [str(file) for file in written.files]
+            _json({"files": files, "left_out": list(written.left_out), "unresolved": list(plan.unresolved)})
             return
         print_findings(plan.warnings, env, err)
-        for file in files:
+        for file in written.files:
             out.print(Text(str(file)), soft_wrap=True)
+        for reason in written.left_out:
+            _say(err, "left out", "yellow", reason)
         if plan.unresolved:
             missing = f"{len(plan.unresolved)} pins, shown as 'unresolved': run moerl lock {env}"
             _say(err, "unresolved", "yellow", missing)
@@ -160,7 +174,8 @@ def lock(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Look up the pins that only an account knows (AMI release, add-on builds, kubectl) and write the lock file."""
+    """Look up the pins that only AWS and registries know (AMI release, add-on builds, kubectl, images, charts) and write
+    the lock file."""
     path = _refusing(lambda: locate(env, ROOT), as_json)
     # The old lock may be for another version; it is about to be replaced, so it must not stop this.
     plan = _plan_of(_refusing(lambda: load(path, pins=UNRESOLVED), as_json))
@@ -173,6 +188,8 @@ def lock(
             eks=session.client("eks"),
             ssm=session.client("ssm"),
             s3=session.client("s3", region_name=locking.KUBECTL_BUCKET_REGION),
+            ecr=session.client("ecr"),
+            fetch=https_fetch,
             now=datetime.now(UTC).replace(microsecond=0),
             embedded=_embedded(),
             report=lambda line: err.print(line, highlight=False, markup=False, soft_wrap=True),
@@ -310,6 +327,20 @@ def down(
     from infra.local import server
 
     out.print("stopped" if server.stop(directory) else "nothing was running")
+
+
+def _digest(image: str | None) -> str | None:
+    """The image as it was given. Wrong input when it is not named by digest: a tag may be another image tomorrow."""
+    if image is not None and not IMAGE.fullmatch(image):
+        finding = Finding(
+            rule="render.image",
+            key="--image",
+            value=image,
+            why="is not named by digest, and a tag may mean another image tomorrow",
+            fix="Write REPOSITORY@sha256:DIGEST.",
+        )
+        raise EnvironmentFault("command line", (finding,))
+    return image
 
 
 def _load(env: str, pins: Path | None, *, as_json: bool) -> Loaded:

@@ -5,45 +5,53 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from infra.config.faults import EnvironmentFault
 from infra.config.outputs import Outputs
 from infra.config.plan import Plan
 from infra.stacks.names import stack_names
 from infra.stacks.platform import build_app, build_platform
+from k8s.checks.check import check
+from k8s.render import manifests
 
-TEMPLATES, PLAN_FILE = "cloudformation", "plan.json"
+TEMPLATES, MANIFESTS, PLAN_FILE = "cloudformation", "k8s", "plan.json"
 SUFFIX = ".template.json"
+OWNED = (f"{TEMPLATES}/*{SUFFIX}", f"{MANIFESTS}/[0-9]*.yaml", f"{MANIFESTS}/jobs/*.yaml", f"{MANIFESTS}/helm/*")
+"""What a render replaces: a file of these names that it did not write is left from an older plan, and removed."""
 
 
-def render(plan: Plan, out: Path, *, outputs: Outputs | None = None) -> tuple[Path, ...]:
-    """Writes OUT/plan.json and OUT/cloudformation/STACK.template.json; returns the files, sorted.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    files: tuple[Path, ...]
+    """Sorted."""
+    left_out: tuple[str, ...]
+    """What the environment has and these files have not, each with the reason."""
 
-    The same plan gives the same bytes. Other files in OUT are left alone; stale templates are not.
+
+def render(plan: Plan, out: Path, *, image: str | None = None, outputs: Outputs | None = None) -> Written:
+    """Writes OUT/plan.json, OUT/cloudformation/STACK.template.json and OUT/k8s.
+
+    `image` is the run's, by digest; without it what runs it is left out. The same plan gives the same bytes. Other files
+    in OUT are left alone. Raises EnvironmentFault when the manifests fail a check; nothing is written then.
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
-    # Absolute, since Node writes the assembly and keeps the working directory that it was started in.
-    with tempfile.TemporaryDirectory(prefix=".render-", dir=out.parent.resolve()) as scratch:
-        fresh = Path(scratch) / "fresh"
-        (fresh / TEMPLATES).mkdir(parents=True)
-        (fresh / PLAN_FILE).write_text(plan_text(plan, outputs), encoding="utf-8")
-        assembly = Path(scratch) / "assembly"
-        app = build_app(outdir=assembly)
-        build_platform(app, plan)
-        for artifact in app.synth().stacks_recursively:
-            text = json.dumps(json.loads(Path(artifact.template_full_path).read_text(encoding="utf-8")), indent=1)
-            (fresh / TEMPLATES / f"{artifact.stack_name}{SUFFIX}").write_text(text + "\n", encoding="utf-8")
-        written = sorted(path.name.removesuffix(SUFFIX) for path in (fresh / TEMPLATES).iterdir())
-        if written != sorted(stack_names(plan)):
-            raise RuntimeError(f"rendered stacks {written} differ from the planned ones {sorted(stack_names(plan))}")
-        files = [Path(PLAN_FILE), *(Path(TEMPLATES) / f"{name}{SUFFIX}" for name in written)]
-        (out / TEMPLATES).mkdir(parents=True, exist_ok=True)
-        for file in files:
-            shutil.move(fresh / file, out / file)
-        for stale in set((out / TEMPLATES).glob(f"*{SUFFIX}")) - {out / file for file in files}:
-            stale.unlink()
-    return tuple(sorted(out / file for file in files))
+    rendered = manifests(plan, image=image, outputs=outputs)
+    findings = check(rendered, plan)
+    if findings:
+        raise EnvironmentFault(f"{plan.name} as rendered", findings)
+    texts = {PLAN_FILE: plan_text(plan, outputs), **_templates(plan, out)}
+    texts |= {f"{MANIFESTS}/{name}": text for name, text in rendered.contents().items()}
+    with _beside(out) as scratch:
+        for name, text in texts.items():
+            _write(Path(scratch) / name, text)
+        for name in texts:
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(Path(scratch) / name, out / name)
+    files = {out / name for name in texts}
+    for stale in {path for pattern in OWNED for path in out.glob(pattern)} - files:
+        stale.unlink()
+    return Written(files=tuple(sorted(files)), left_out=rendered.left_out)
 
 
 def plan_text(plan: Plan, outputs: Outputs | None = None) -> str:
@@ -52,3 +60,36 @@ def plan_text(plan: Plan, outputs: Outputs | None = None) -> str:
     if outputs is not None:
         document["outputs"] = asdict(outputs)
     return json.dumps(document, indent=2, sort_keys=True) + "\n"
+
+
+def _templates(plan: Plan, out: Path) -> dict[str, str]:
+    """Every stack's template by its path below OUT."""
+    with _beside(out) as scratch:
+        app = build_app(outdir=Path(scratch) / "assembly")
+        build_platform(app, plan)
+        artifacts = app.synth().stacks_recursively
+        texts = {
+            f"{TEMPLATES}/{artifact.stack_name}{SUFFIX}": json.dumps(
+                json.loads(Path(artifact.template_full_path).read_text(encoding="utf-8")), indent=1
+            )
+            + "\n"
+            for artifact in artifacts
+        }
+    made = sorted(artifact.stack_name for artifact in artifacts)
+    if made != sorted(stack_names(plan)):
+        raise RuntimeError(f"rendered stacks {made} differ from the planned ones {sorted(stack_names(plan))}")
+    return texts
+
+
+def _beside(out: Path) -> tempfile.TemporaryDirectory[str]:
+    """A scratch folder on the target's own file system, so that files move in whole.
+
+    Absolute, since Node writes the assembly and keeps the working directory that it was started in.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    return tempfile.TemporaryDirectory(prefix=".render-", dir=out.parent.resolve())
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")

@@ -54,7 +54,8 @@ def _table(title: str, *columns: str) -> Table:
 
 def _pools(plan: Plan) -> Table:
     table = _table("Pools", "pool", "nodes", "types", "GPUs", "EFA", "capacity")
-    for column in table.columns:
+    for column in table.columns[1:]:
+        # A long pool name is folded; a number or a type never is.
         column.no_wrap = True
     for pool in plan.pools:
         size, scaler = pool.size, scaled_outside(pool)

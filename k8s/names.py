@@ -26,4 +26,3 @@ RUN_CONFIG = "run-config"
 RUN_CONFIG_PATH = "/etc/moerl"
 SCRATCH_CLAIM = "scratch"
 SCRATCH_PATH = "/scratch"
-HUB_TOKEN_SECRET = "hub-token"  # noqa: S105 - the name of a secret, not one

@@ -169,6 +169,17 @@ def base_variables(plan: Plan) -> dict[str, str]:
     }
 
 
+def queued(queue: str) -> dict[str, str]:
+    """Labels that put a suspended workload into a Kueue queue, with the priority class of the same name."""
+    return {"kueue.x-k8s.io/queue-name": queue, "kueue.x-k8s.io/priority-class": queue}
+
+
+def with_pod_ip(spec: Spec) -> Spec:
+    """The container with its pod's address as POD_IP, so that a server can bind that instead of every interface."""
+    address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    return spec | {"env": [address, *spec.get("env", [])]}
+
+
 def pod_template(labels: Mapping[str, str], spec: Spec, annotations: Mapping[str, str] | None = None) -> Spec:
     """Metadata and spec of a pod template."""
     metadata: Spec = {"labels": dict(labels)}

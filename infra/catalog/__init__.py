@@ -13,6 +13,7 @@ from infra.catalog.ami import AMI_RELEASES, AmiRelease
 from infra.catalog.controllers import CONTROLLERS, Controller
 from infra.catalog.daemonsets import DAEMONSETS, DaemonSet
 from infra.catalog.facts import AS_OF, Pin, Source, Unresolved
+from infra.catalog.images import IMAGES, ContainerImage
 from infra.catalog.instances import INSTANCES, InstanceType
 from infra.catalog.kubernetes import KUBERNETES_VERSIONS, KubernetesVersion
 from infra.catalog.models import MODELS, Model
@@ -33,6 +34,7 @@ class Catalog:
     software: Mapping[Software, SoftwareStack]
     addons: Mapping[str, Addon]
     controllers: Mapping[str, Controller]
+    images: Mapping[str, ContainerImage]
     models: Mapping[str, Model]
     prices: tuple[Price, ...]
     daemonsets: tuple[DaemonSet, ...]
@@ -46,6 +48,7 @@ CATALOG = Catalog(
     software=SOFTWARE,
     addons=ADDONS,
     controllers=CONTROLLERS,
+    images=IMAGES,
     models=MODELS,
     prices=PRICES,
     daemonsets=DAEMONSETS,

@@ -1,4 +1,4 @@
-"""Third-party controllers that Helm installs: pinned to what the control-plane test bed ran, where it ran them."""
+"""Charts of third-party controllers: pinned to what the control-plane test bed ran, where it ran them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,9 @@ class Controller:
     the registry path without the chart's name. `min_kubernetes` is the lowest minor version that the chart or its
     project states, or this package's own floor where neither states one. `min_version_by_instance_type` gives, for an
     agent that carries a list of types, the first chart version that knows each. `digest` pins the chart's content once
-    resolved.
+    resolved. `helm` is false where this package renders a DaemonSet of its own in the chart's place and takes the image's
+    version alone from it. `crds_in_folder` says that the chart carries its CRDs in `crds/`, which Helm installs once and
+    never upgrades.
     """
 
     name: str
@@ -30,6 +32,8 @@ class Controller:
     namespace: str
     min_kubernetes: str
     digest: Pin
+    helm: bool = True
+    crds_in_folder: bool = False
     min_version_by_instance_type: Mapping[str, str] = field(default_factory=lambda: _NO_FLOORS)
     source: Source
 
@@ -51,6 +55,8 @@ def _controller(
     repository: str,
     namespace: str,
     min_kubernetes: str,
+    helm: bool = True,
+    crds_in_folder: bool = False,
     min_version_by_instance_type: Mapping[str, str] = _NO_FLOORS,
     source: Source,
 ) -> Controller:
@@ -64,6 +70,8 @@ def _controller(
         namespace=namespace,
         min_kubernetes=min_kubernetes,
         digest=_digest(chart, version, repository),
+        helm=helm,
+        crds_in_folder=crds_in_folder,
         min_version_by_instance_type=min_version_by_instance_type,
         source=source,
     )
@@ -93,6 +101,7 @@ CONTROLLERS: Mapping[str, Controller] = MappingProxyType(
                 repository="https://nvidia.github.io/k8s-device-plugin",
                 namespace="kube-system",
                 min_kubernetes="1.10",
+                helm=False,
                 # From 0.19 it takes the uverbs devices unless mofedEnabled is false; gdrcopyEnabled gives /dev/gdrdrv.
                 source=Source(
                     title="NVIDIA/k8s-device-plugin v0.20.0, chart and values",
@@ -107,6 +116,7 @@ CONTROLLERS: Mapping[str, Controller] = MappingProxyType(
                 repository="https://aws.github.io/eks-charts",
                 namespace="kube-system",
                 min_kubernetes=FLOOR,
+                helm=False,
                 min_version_by_instance_type=_EFA_PLUGIN_FLOORS,
                 source=Source(
                     title="aws/eks-charts stable/aws-efa-k8s-device-plugin at 52396092, and its history",
@@ -121,6 +131,7 @@ CONTROLLERS: Mapping[str, Controller] = MappingProxyType(
                 repository="https://ray-project.github.io/kuberay-helm/",
                 namespace="kuberay-system",
                 min_kubernetes=FLOOR,
+                crds_in_folder=True,
                 source=Source(
                     title="ray-project/kuberay v1.5.0, helm-chart/kuberay-operator",
                     url="https://github.com/ray-project/kuberay/tree/v1.5.0/helm-chart/kuberay-operator",
@@ -147,6 +158,7 @@ CONTROLLERS: Mapping[str, Controller] = MappingProxyType(
                 repository="oci://registry.k8s.io/lws/charts",
                 namespace="lws-system",
                 min_kubernetes="1.26",
+                crds_in_folder=True,
                 source=Source(
                     title="kubernetes-sigs/lws v0.10.0, charts/lws and installation page",
                     url="https://github.com/kubernetes-sigs/lws/tree/v0.10.0/charts/lws",
@@ -187,6 +199,7 @@ CONTROLLERS: Mapping[str, Controller] = MappingProxyType(
                 repository="https://prometheus-community.github.io/helm-charts",
                 namespace="monitoring",
                 min_kubernetes="1.25",
+                crds_in_folder=True,
                 source=Source(
                     title="prometheus-community/helm-charts charts/kube-prometheus-stack before 44bd7da3",
                     url="https://github.com/prometheus-community/helm-charts/commits/main/charts/kube-prometheus-stack/Chart.yaml",
@@ -200,6 +213,7 @@ CONTROLLERS: Mapping[str, Controller] = MappingProxyType(
                 repository="https://nvidia.github.io/dcgm-exporter/helm-charts",
                 namespace="monitoring",
                 min_kubernetes="1.19",
+                helm=False,
                 source=Source(
                     title="NVIDIA/dcgm-exporter tag 4.5.3-4.8.2, deployment/Chart.yaml",
                     url="https://github.com/NVIDIA/dcgm-exporter/blob/4.5.3-4.8.2/deployment/Chart.yaml",
@@ -209,14 +223,3 @@ CONTROLLERS: Mapping[str, Controller] = MappingProxyType(
         )
     }
 )
-
-
-def autoscaler_app_version(kubernetes_version: str) -> Unresolved:
-    """The cluster autoscaler's own version should match the cluster's minor; this prints the newest that does."""
-    return Unresolved(
-        what=f"cluster-autoscaler image for Kubernetes {kubernetes_version}",
-        command=(
-            "git ls-remote --tags --sort=-v:refname https://github.com/kubernetes/autoscaler "
-            f"'refs/tags/cluster-autoscaler-{kubernetes_version}.*' | head -n 1"
-        ),
-    )

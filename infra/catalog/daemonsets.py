@@ -22,7 +22,9 @@ class DaemonSet:
     source: Source
 
 
-_OURS = Source(title="set by this package's own charts", url="", as_of=AS_OF, computed=True)
+_OURS = Source(
+    title="set by this package's own charts and by its values of other charts", url="", as_of=AS_OF, computed=True
+)
 _ADDON = Source(
     title="defaults of the EKS add-ons' charts, rounded up; a live node is read by preflight",
     url="https://docs.aws.amazon.com/eks/latest/userguide/workloads-add-ons-available-eks.html",
@@ -38,10 +40,11 @@ DAEMONSETS: tuple[DaemonSet, ...] = (
     DaemonSet(name="eks-node-monitoring-agent", cpu_millis=10, memory_mib=64, source=_ADDON),
     DaemonSet(name="cloudwatch-agent", cpu_millis=250, memory_mib=128, source=_ADDON),
     DaemonSet(name="fluent-bit", cpu_millis=50, memory_mib=64, source=_ADDON),
-    DaemonSet(name="prometheus-node-exporter", cpu_millis=100, memory_mib=64, source=_ADDON),
+    DaemonSet(name="prometheus-node-exporter", cpu_millis=100, memory_mib=128, source=_OURS),
     DaemonSet(name="nvidia-device-plugin", cpu_millis=50, memory_mib=128, gpu_only=True, source=_OURS),
     DaemonSet(name="efa-device-plugin", cpu_millis=20, memory_mib=64, efa_only=True, source=_OURS),
-    DaemonSet(name="gdrcopy-loader", cpu_millis=20, memory_mib=64, efa_only=True, source=_OURS),
+    # It compiles a kernel module on the node; afterwards it only holds the place.
+    DaemonSet(name="gdrcopy-loader", cpu_millis=500, memory_mib=512, efa_only=True, source=_OURS),
     DaemonSet(name="dcgm-exporter", cpu_millis=100, memory_mib=512, gpu_only=True, source=_OURS),
     DaemonSet(name="efa-exporter", cpu_millis=20, memory_mib=64, efa_only=True, source=_OURS),
     DaemonSet(name="image-pull", cpu_millis=10, memory_mib=32, gpu_only=True, source=_OURS),

@@ -25,6 +25,9 @@ Region = Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9]$")
 Zone = Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9][a-z]$")]
 Cidr = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}$")]
 Arn = Annotated[str, StringConstraints(pattern=r"^arn:aws[a-z-]*:iam::[0-9]{12}:(role|user)/.+$")]
+SecretArn = Annotated[
+    str, StringConstraints(pattern=r"^arn:aws[a-z-]*:secretsmanager:[a-z0-9-]+:[0-9]{12}:secret:[A-Za-z0-9/_+=.@-]+$")
+]
 ReservationId = Annotated[str, StringConstraints(pattern=r"^cr-[0-9a-f]{17}$")]
 ImageId = Annotated[str, StringConstraints(pattern=r"^ami-[0-9a-f]{8,17}$")]
 Release = Annotated[
@@ -33,6 +36,7 @@ Release = Annotated[
 Version = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+){1,3}$")]
 Email = Annotated[str, StringConstraints(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")]
 CudaArch = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,2}\.[0-9]$")]
+FlagName = Annotated[str, StringConstraints(pattern=r"^[a-z][A-Za-z0-9]*(-[A-Za-z0-9]+)*$")]
 
 
 class Part(BaseModel):
@@ -138,7 +142,7 @@ class Pool(Part):
     """EC2 types of one interface layout; several give Spot more to choose from."""
     nodes: Annotated[int, Field(ge=1)] | NodeRange = Field(examples=[16, {"min": 0, "max": 32}])
     """A number is a fixed pool (min = desired = max); a range is scaled from outside CloudFormation."""
-    capacity: Capacity = Field(examples=[{"type": "spot"}])
+    capacity: Capacity = Field(examples=[{"type": "on_demand"}])
     """How the nodes are bought."""
     zone: Zone | None = Field(default=None, examples=["us-west-2b"])
     """One zone, since nodes that talk over EFA never span zones; `network.accelerator_zone` when absent. The system
@@ -197,6 +201,9 @@ class TrainerWorkload(Part):
     """MoE token dispatcher; the software stack's own when absent."""
     save_optimizer: bool = True
     """False makes checkpoints that cannot be resumed."""
+    flags: dict[FlagName, bool | int | float | str] = {}
+    """Further flags of the RL framework, without dashes: learning rate, batch, losses. `true` is a bare flag, `false` takes
+    a default one away; flags that follow from the rest of this file are refused."""
     variables: dict[str, str] = {}
     """Extra environment variables of the trainer."""
 
@@ -211,7 +218,9 @@ class RolloutWorkload(Part):
     backend: Literal["none", "deepep", "deepep_v2", "mooncake"] | None = None
     """All-to-all backend of the MoE layers; derived from stack and expert parallelism when absent."""
     kv_transfer: Kv | None = None
-    """Disaggregated prefill/decode; off when absent."""
+    """Disaggregated prefill/decode; judged and not rendered, since engines here do both."""
+    router: bool = False
+    """Engines behind one address, a router, for clients that need one; on stable capacity only."""
     variables: dict[str, str] = {}
     """Extra environment variables of the engines."""
 
@@ -219,6 +228,10 @@ class RolloutWorkload(Part):
 class Workload(Part):
     model: str = Field(examples=["Qwen/Qwen3-235B-A22B"])
     """Hugging Face name of a model whose shape the catalog knows."""
+    hub_token_secret_arn: SecretArn | None = Field(
+        default=None, examples=["arn:aws:secretsmanager:us-west-2:123456789012:secret:hub-token-AbCdEf"]
+    )
+    """Secrets Manager secret with the hub token that a gated model needs; the prepare job alone reads it."""
     trainer: TrainerWorkload = TrainerWorkload()
     rollout: RolloutWorkload = RolloutWorkload()
     steps: Annotated[int, Field(ge=1, examples=[1000])]

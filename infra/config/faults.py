@@ -27,7 +27,8 @@ class Finding:
     def text(self, path: str) -> str:
         """`FILE:LINE: key: value, why. fix [rule]`, one line, whatever the file holds."""
         where = path if self.line is None else f"{path}:{self.line}"
-        return f"{where}: {_shown(self.key)}: {_shown(self.value)}, {self.why}. {self.fix} [{self.rule}]"
+        line = f"{where}: {self.key}: {_shown(self.value)}, {self.why}. {self.fix} [{self.rule}]"
+        return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in line)
 
     def document(self) -> dict[str, object]:
         """The same for `--json`."""
@@ -57,5 +58,4 @@ def _shown(value: object) -> str:
         return "nothing"
     if isinstance(value, list | tuple | set | frozenset):
         return "[" + ", ".join(_shown(item) for item in value) + "]"
-    text = str(value)
-    return text if text.isprintable() else repr(text)
+    return str(value)

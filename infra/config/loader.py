@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,12 +76,9 @@ def load(path: Path, catalog: Catalog = CATALOG, *, pins: Pins | None = None) ->
 def load_text(text: str, path: str, catalog: Catalog = CATALOG, *, pins: Pins = UNRESOLVED) -> Loaded:
     """`load` for text already read; `path` only names it in messages."""
     parsed = _parse(text, path)
-    environment, shape_faults, judged_without = _typed(parsed.document)
-    findings = list(shape_faults)
+    environment, findings = _typed(parsed.document)
     if environment is not None:
-        findings += [
-            finding for finding in check(environment, catalog, pins) if not _on_one_line(finding.key, judged_without)
-        ]
+        findings += check(environment, catalog, pins)
     located = tuple(replace(finding, line=_line(parsed.lines, finding.key)) for finding in findings)
     everything = (*parsed.faults, *located)
     if environment is None or any(finding.severity == "fault" for finding in everything):
@@ -151,24 +149,38 @@ def _not_yaml(problem: str, line: int | None) -> Finding:
     )
 
 
-def _typed(document: Any) -> tuple[Environment | None, list[Finding], tuple[str, ...]]:
-    """The Environment where the shape allows one, the shape's faults, and the meant keys that were set aside to get there.
+def _typed(document: Any) -> tuple[Environment | None, list[Finding]]:
+    """The Environment where the shape allows one, and the shape's faults.
 
-    A file with an unknown key or a badly written optional value is still judged by the rules, without that key:
-    the reader then sees every fault in one run.
+    A file with an unknown key, a badly written value or a missing one is still judged by the rules that read none of
+    these: the reader then sees every fault in one run, and none about a value that merely stood in.
     """
     try:
-        return Environment.model_validate(document), [], ()
+        return Environment.model_validate(document), []
     except ValidationError as error:
         details = _plain(error.errors(), document)
         faults = [_shape_fault(detail, document) for detail in details]
-        aside = tuple(
-            _dotted(_file_key(detail["loc"], document)) for detail in details if detail["type"] != "extra_forbidden"
-        )
         try:
-            return Environment.model_validate(_without(document, details)), faults, aside
+            environment = Environment.model_validate(_without(document, details))
         except ValidationError:
-            return None, faults, aside
+            return None, faults
+        for detail in details:
+            if detail["type"] != "extra_forbidden":
+                _forget(environment, _file_key(detail["loc"], document))
+        return environment, faults
+
+
+def _forget(environment: Environment, key: Key) -> None:
+    """Takes the value at the key out of the Environment (the whole list or mapping where it is an item of one), so that
+    a rule which reads it stops there (`registry.findings`)."""
+    holder: Any = environment
+    last: tuple[BaseModel, str] | None = None
+    for step in key:
+        if isinstance(holder, BaseModel):
+            last = (holder, str(step))
+        holder = getattr(holder, str(step), None) if isinstance(holder, BaseModel) else _get(holder, step)
+    if last is not None:
+        last[0].__dict__.pop(last[1], None)
 
 
 def _plain(details: list[ErrorDetails], document: Any) -> list[ErrorDetails]:
@@ -188,15 +200,31 @@ def _plain(details: list[ErrorDetails], document: Any) -> list[ErrorDetails]:
 
 
 def _without(document: Any, details: Iterable[ErrorDetails]) -> Any:
+    """The document without the faulty values; an item of a list takes its list with it."""
     pruned = yaml.safe_load(yaml.safe_dump(document)) if isinstance(document, dict) else document
-    for key in filter(None, (_file_key(detail["loc"], document) for detail in details)):
+    for detail in details:
+        key = tuple(takewhile(lambda step: isinstance(step, str), _file_key(detail["loc"], document)))
+        if not key:
+            continue
         *parents, last = key
         holder: Any = pruned
         for step in parents:
             holder = _get(holder, step)
         if isinstance(holder, dict):
             holder.pop(last, None)
+            example = _example_value(key)
+            if example is not None:
+                holder[last] = example
     return pruned
+
+
+def _example_value(key: Key) -> Any:
+    """What stands in for a required key until `_forget`; None where it may be left out."""
+    for model in _models_at(key[:-1]):
+        field = model.model_fields.get(str(key[-1]))
+        if field is not None and field.is_required() and field.examples:
+            return field.examples[0]
+    return None
 
 
 def _has(holder: Any, step: str | int) -> bool:
@@ -224,10 +252,16 @@ def _shape_fault(detail: ErrorDetails, document: Any) -> Finding:
     elif kind == "missing":
         why, fix = "is required", _example(key)
     else:
-        why, fix = f"does not fit: {detail['msg'][:1].lower()}{detail['msg'][1:]}", _example(key)
+        why, fix = f"does not fit: {_one_line(detail['msg'])}", _example(key)
     return Finding(
         rule=f"file.{kind.replace('_', '-')}", key=_dotted(key) or "file", value=_brief(value), why=why, fix=fix
     )
+
+
+def _one_line(message: str) -> str:
+    """Pydantic's message as part of a sentence; it quotes what was written, whatever that holds."""
+    text = message[:1].lower() + message[1:]
+    return text if text.isprintable() else repr(text)[1:-1]
 
 
 def _brief(value: object) -> object:
@@ -295,11 +329,6 @@ def _inline(value: Any) -> str:
 
 def _dotted(key: Key) -> str:
     return ".".join(str(step) for step in key)
-
-
-def _on_one_line(key: str, others: Iterable[str]) -> bool:
-    """Whether the key is one of the others, below one or above one."""
-    return any(f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.") for other in others)
 
 
 def _line(lines: Mapping[str, int], dotted: str) -> int | None:

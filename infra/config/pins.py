@@ -1,4 +1,4 @@
-"""Pins that only an AWS account can look up: `environments/NAME.lock.yaml`, written by `moerl lock NAME`.
+"""Pins that only AWS and the registries can look up: `environments/NAME.lock.yaml`, written by `moerl lock NAME`.
 
 A pin that is absent stays unresolved: renders show it, deploys refuse it.
 """
@@ -16,6 +16,7 @@ from infra.config.faults import EnvironmentFault, Finding
 
 AddonVersion = Annotated[str, StringConstraints(pattern=r"^v[0-9]+\.[0-9]+\.[0-9]+.*-eksbuild\.[0-9]+$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+ImageDigest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 
 
 class Kubectl(Part):
@@ -36,6 +37,10 @@ class Pins(Part):
     node_release: Release | None = None
     addons: dict[str, AddonVersion] = Field(default_factory=dict)
     kubectl: Kubectl | None = None
+    images: dict[str, ImageDigest] = Field(default_factory=dict)
+    """Digests of third-party images, by the catalog's names."""
+    charts: dict[str, Sha256] = Field(default_factory=dict)
+    """Digests of the Helm charts of controllers, by the catalog's names."""
 
 
 UNRESOLVED = Pins()

@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass
 from datetime import date, datetime
 from typing import Any, Literal
 
-from infra.catalog import CATALOG, Catalog
+from infra.catalog import CATALOG, Catalog, Software
 from infra.catalog.kubernetes import support
 from infra.config.environment import Environment, PublicEndpoint
 from infra.config.faults import Finding
 from infra.config.names import Names, checkpoint_path, names, partition, queue_url
-from infra.config.pins import Kubectl, Pins
+from infra.config.pins import UNRESOLVED_TEXT, Kubectl, Pins
 from infra.config.pool_plan import PoolPlan, pool_plans
 from infra.config.quotas import Cost, QuotaNeed, cost, quota_needs
 from infra.config.subnets import Subnet, service_cidr, subnet
@@ -91,7 +91,7 @@ class Plan:
     region: str
     partition: str
     as_of: date
-    software: str
+    software: Software
     qualifier: str
     permissions_boundary: str | None
     protected: bool
@@ -107,6 +107,11 @@ class Plan:
     workload: WorkloadPlan
     addons: tuple[AddonPlan, ...]
     kubectl: Kubectl | None
+    images: Mapping[str, str]
+    """Third-party images by name, as REPOSITORY:TAG@DIGEST; the digest reads `unresolved` until it is pinned, which no
+    node can pull."""
+    charts: Mapping[str, str]
+    """SHA-256 of the Helm chart of each controller, or `unresolved`."""
     emails: tuple[str, ...]
     budget_monthly_usd: float | None
     quotas: tuple[QuotaNeed, ...]
@@ -179,11 +184,13 @@ def build_plan(
         workload=workload_plan(environment, pools, catalog),
         addons=addons,
         kubectl=pins.kubectl,
+        images=_images(environment, pins, catalog),
+        charts={name: pins.charts.get(name, UNRESOLVED_TEXT) for name in _charts(catalog)},
         emails=environment.alerts.emails,
         budget_monthly_usd=environment.budget.monthly_usd if environment.budget else None,
         quotas=quota_needs(pools, catalog),
         cost=cost(environment.region, pools, catalog),
-        unresolved=_unresolved(environment, pins, pools, addons),
+        unresolved=_unresolved(environment, pins, pools, addons, catalog),
         fixture_pins=pins.fixture,
         warnings=warnings,
     )
@@ -221,11 +228,29 @@ def _addons(environment: Environment, pins: Pins, catalog: Catalog) -> tuple[Add
     )
 
 
+def _images(environment: Environment, pins: Pins, catalog: Catalog) -> dict[str, str]:
+    version, region = environment.kubernetes.version, environment.region
+    return {
+        name: f"{image.repository_in(region)}:{image.tag_for(version)}@{pins.images.get(name, UNRESOLVED_TEXT)}"
+        for name, image in catalog.images.items()
+    }
+
+
+def _charts(catalog: Catalog) -> tuple[str, ...]:
+    return tuple(name for name, controller in catalog.controllers.items() if controller.helm)
+
+
 def _unresolved(
-    environment: Environment, pins: Pins, pools: tuple[PoolPlan, ...], addons: tuple[AddonPlan, ...]
+    environment: Environment,
+    pins: Pins,
+    pools: tuple[PoolPlan, ...],
+    addons: tuple[AddonPlan, ...],
+    catalog: Catalog,
 ) -> tuple[str, ...]:
     missing = [f"AMI release of pool {pool.name}" for pool in pools if pool.ami.type and not pool.ami.release]
     missing += [f"version of add-on {addon.name}" for addon in addons if addon.version is None]
+    missing += [f"digest of image {name}" for name in catalog.images if name not in pins.images]
+    missing += [f"digest of chart {name}" for name in _charts(catalog) if name not in pins.charts]
     if pins.kubectl is None:
         missing.append(f"kubectl build for {environment.kubernetes.version}")
     return tuple(missing)

@@ -14,7 +14,11 @@ from infra.config.pool_plan import PoolPlan
 GIB = 1024
 HEAD_CPU_MILLIS, HEAD_MEMORY_MIB = 8_000, 48 * GIB
 """Ray head with the driver, the rollout manager and the object store's share of the control actors."""
-AGENT_CPU_MILLIS, AGENT_MEMORY_MIB = 4_000, 16 * GIB
+UPLOADER_CPU_MILLIS, UPLOADER_MEMORY_MIB = 4_000, 16 * GIB
+"""Checkpoint uploader: multipart uploads of what a save has left on scratch, some gigabytes a second."""
+SUBMITTER_CPU_MILLIS, SUBMITTER_MEMORY_MIB = 500, GIB
+"""Pod that hands the job to Ray and follows its log."""
+AGENT_CPU_MILLIS, AGENT_MEMORY_MIB, AGENT_EPHEMERAL_GIB = 4_000, 16 * GIB, 2
 """Rollout agent: transfers weights in parallel and holds one task's samples in memory."""
 POD_HUGE_PAGES_MIB = 5 * GIB
 """What libfabric's EFA provider uses of the 10256 MiB that the driver reserves at boot."""
@@ -40,6 +44,9 @@ class PodResources:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerPods:
     head: PodResources
+    submitter: PodResources
+    uploader: PodResources
+    """Sidecar of the pods that see a checkpoint's files: every worker with scratch on NVMe, the head with FSx."""
     worker: PodResources
 
 
@@ -64,8 +71,10 @@ def daemonset_load(pool: PoolPlan, daemonsets: tuple[DaemonSet, ...]) -> tuple[i
 
 
 def trainer_pods(pool: PoolPlan, daemonsets: tuple[DaemonSet, ...]) -> TrainerPods:
-    """Every worker leaves room for the head, since the head may stand on any node of the pool."""
+    """Every worker leaves room for the head, an uploader and the submitter, which may stand on any node of the pool."""
     cpu, memory = daemonset_load(pool, daemonsets)
+    cpu += HEAD_CPU_MILLIS + UPLOADER_CPU_MILLIS + SUBMITTER_CPU_MILLIS
+    memory += HEAD_MEMORY_MIB + UPLOADER_MEMORY_MIB + SUBMITTER_MEMORY_MIB
     return TrainerPods(
         head=PodResources(
             cpu_millis=HEAD_CPU_MILLIS,
@@ -73,9 +82,9 @@ def trainer_pods(pool: PoolPlan, daemonsets: tuple[DaemonSet, ...]) -> TrainerPo
             shm_mib=HEAD_MEMORY_MIB // SHM_SHARE,
             ephemeral_gib=50,
         ),
-        worker=_share(
-            pool, cpu + HEAD_CPU_MILLIS, memory + HEAD_MEMORY_MIB, pods=1, ephemeral_reserve_gib=50, huge=True
-        ),
+        uploader=PodResources(cpu_millis=UPLOADER_CPU_MILLIS, memory_mib=UPLOADER_MEMORY_MIB),
+        submitter=PodResources(cpu_millis=SUBMITTER_CPU_MILLIS, memory_mib=SUBMITTER_MEMORY_MIB),
+        worker=_share(pool, cpu, memory, pods=1, ephemeral_reserve_gib=50, huge=True),
     )
 
 
@@ -93,11 +102,17 @@ def rollout_pods(pool: PoolPlan, geometry: RolloutGeometry, daemonsets: tuple[Da
         huge=False,
     )
     return RolloutPods(
-        agent=PodResources(cpu_millis=AGENT_CPU_MILLIS, memory_mib=AGENT_MEMORY_MIB),
+        agent=PodResources(cpu_millis=AGENT_CPU_MILLIS, memory_mib=AGENT_MEMORY_MIB, ephemeral_gib=AGENT_EPHEMERAL_GIB),
         engine=engine,
         pods_per_group=geometry.nodes_per_engine,
         pods_per_node=pods,
     )
+
+
+def node_job(pool: PoolPlan, daemonsets: tuple[DaemonSet, ...]) -> PodResources:
+    """A test or prepare pod that has a GPU node for itself."""
+    cpu, memory = daemonset_load(pool, daemonsets)
+    return _share(pool, cpu, memory, pods=1, ephemeral_reserve_gib=50, huge=True)
 
 
 def cpu_worker(pool: PoolPlan, daemonsets: tuple[DaemonSet, ...]) -> PodResources:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
@@ -17,6 +17,7 @@ from infra.config.environment import (
     CapacityType,
     Effect,
     Environment,
+    NodeRange,
     OnDemand,
     Pool,
     PoolRole,
@@ -28,6 +29,13 @@ from infra.config.transport import derive_transport, gpu_direct_possible, node_r
 LABEL_DOMAIN = "moerl.io"
 EFA_RESOURCE, GPU_RESOURCE = "vpc.amazonaws.com/efa", "nvidia.com/gpu"
 HUGE_PAGES_RESOURCE = "hugepages-2Mi"
+ACCELERATOR_LABEL = "k8s.amazonaws.com/accelerator"
+"""By this label the cluster autoscaler knows a GPU node before its device plugin is up, and does not add another for the
+same pods (AWS provider, GPULabel). It is on the pools that the autoscaler scales and no others: a labelled node without
+GPUs outside of them stops its GPU scaling."""
+AUTOSCALER_TAG = f"{LABEL_DOMAIN}/scaled-by"
+"""Tag of the Auto Scaling groups that the autoscaler may touch. EKS tags every managed group for discovery, fixed pools
+and capacity blocks too, so that tag alone would let it empty a block."""
 GPU_ROOT_VOLUME_GIB, CPU_ROOT_VOLUME_GIB = 300, 100
 BLOCK_SAVE_LEAD = timedelta(minutes=90)
 BLOCK_DRAIN_LEAD = timedelta(minutes=60)
@@ -121,12 +129,15 @@ class PoolPlan:
     that a new AMI release changes no launch template."""
     transport_reason: str | None
     """Why the transport is not gda, or what a live node must still prove."""
+    load_gdrdrv: bool
+    """Whether a DaemonSet has to load gdrdrv: the transport goes through it, and the file does not say that the AMI has
+    it."""
     gpus_per_node: int
     gpu_model: str | None
     gpu_memory_gib: int
     cuda_arch: str | None
     vcpus_per_node: int
-    """Of the smallest type, as every per-node number of a mixed pool is."""
+    """The least of any type, as every per-node number of a mixed pool is."""
     nvme_gib: int
     max_pods: int
     huge_pages_mib: int
@@ -137,8 +148,8 @@ class PoolPlan:
     taints: tuple[TaintPlan, ...]
     extra_user_data: str | None
     scaler_tags: Mapping[str, str]
-    """Node-template tags that the cluster autoscaler needs on the group to scale it from zero; `moerl pool tag`
-    writes them, since managed node groups do not pass theirs on."""
+    """Tags that the cluster autoscaler needs on the group to find it and to scale it from zero; `moerl pool tag` writes
+    them, since managed node groups do not pass theirs on."""
 
     @property
     def raid0(self) -> bool:
@@ -168,10 +179,14 @@ def _pool_plan(name: str, pool: Pool, environment: Environment, pins: Pins, cata
     efa = sum(1 for interface in layout if interface.is_efa)
     huge_pages = EFA_HUGE_PAGES_MIB if efa else 0
     root_volume = pool.root_volume_gib or (GPU_ROOT_VOLUME_GIB if smallest.gpus else CPU_ROOT_VOLUME_GIB)
-    labels = _labels(name, pool)
+    autoscaled = isinstance(pool.nodes, NodeRange) and not isinstance(pool.capacity, CapacityBlock)
+    labels = _labels(name, pool, smallest.gpu_model if autoscaled else None)
     taints = _taints(pool, smallest)
     max_pods = min(instance.max_pods for instance in types)
-    capacity = allocatable(smallest, max_pods=max_pods, root_volume_gib=root_volume, huge_pages_mib=huge_pages)
+    of_types = [
+        allocatable(instance, max_pods=max_pods, root_volume_gib=root_volume, huge_pages_mib=huge_pages)
+        for instance in types
+    ]
     network = environment.network
     return PoolPlan(
         name=name,
@@ -187,21 +202,28 @@ def _pool_plan(name: str, pool: Pool, environment: Environment, pins: Pins, cata
         transport=transport,
         gpu_direct_driver=bool(efa) and pool.transport in (None, "gda") and gpu_direct_possible(types, stack),
         transport_reason=derived.limited_by or derived.to_prove if smallest.gpus else None,
+        load_gdrdrv=transport != "none" and pool.ami.gdrdrv is None,
         gpus_per_node=smallest.gpus,
         gpu_model=smallest.gpu_model,
         gpu_memory_gib=smallest.gpu_memory_gib,
         cuda_arch=smallest.cuda_arch,
-        vcpus_per_node=smallest.vcpus,
+        vcpus_per_node=min(instance.vcpus for instance in types),
         nvme_gib=smallest.nvme_gib,
         max_pods=max_pods,
         huge_pages_mib=huge_pages,
-        allocatable=capacity,
+        # No type is the smallest in everything (r7i has fewer cores, c7i less memory), and a pod must fit each.
+        allocatable=replace(
+            of_types[0],
+            cpu_millis=min(item.cpu_millis for item in of_types),
+            memory_mib=min(item.memory_mib for item in of_types),
+            ephemeral_gib=min(item.ephemeral_gib for item in of_types),
+        ),
         root_volume_gib=root_volume,
         placement=_placement(pool),
         labels=labels,
         taints=taints,
         extra_user_data=pool.user_data,
-        scaler_tags=_scaler_tags(labels, taints, smallest.gpus, efa, huge_pages),
+        scaler_tags=_scaler_tags(labels, taints, smallest.gpus, efa, huge_pages, autoscaled=autoscaled),
     )
 
 
@@ -245,13 +267,14 @@ def _placement(pool: Pool) -> PlacementPlan | None:
     return PlacementPlan(create=create, name=None if create else pool.placement_group)
 
 
-def _labels(name: str, pool: Pool) -> dict[str, str]:
+def _labels(name: str, pool: Pool, accelerator: str | None) -> dict[str, str]:
     """Labels from what the file says alone: one that followed the AMI release would change with it, and EKS takes a
     release and a label change in two separate deploys only."""
     return {
         f"{LABEL_DOMAIN}/pool": name,
         f"{LABEL_DOMAIN}/role": pool.role,
         f"{LABEL_DOMAIN}/capacity": pool.capacity.type.replace("_", "-"),
+        **({ACCELERATOR_LABEL: f"nvidia-{accelerator.lower()}"} if accelerator else {}),
         **pool.labels,
     }
 
@@ -266,11 +289,19 @@ def _taints(pool: Pool, instance: InstanceType) -> tuple[TaintPlan, ...]:
 
 
 def _scaler_tags(
-    labels: Mapping[str, str], taints: tuple[TaintPlan, ...], gpus: int, efa: int, huge_pages_mib: int
+    labels: Mapping[str, str],
+    taints: tuple[TaintPlan, ...],
+    gpus: int,
+    efa: int,
+    huge_pages_mib: int,
+    *,
+    autoscaled: bool,
 ) -> dict[str, str]:
     prefix = "k8s.io/cluster-autoscaler/node-template"
     tags = {f"{prefix}/label/{key}": value for key, value in labels.items()}
     tags |= {f"{prefix}/taint/{taint.key}": taint.text() for taint in taints}
+    if autoscaled:
+        tags[AUTOSCALER_TAG] = "autoscaler"
     if gpus:
         tags[f"{prefix}/resources/{GPU_RESOURCE}"] = str(gpus)
     if efa:

@@ -4,14 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil
 
 from infra.catalog import Catalog
 from infra.catalog.transport_variables import variables
 from infra.config.backend import A2aBackend, Dispatcher, a2a_backend, dispatcher
-from infra.config.environment import Environment, Kv, PoolRole
-from infra.config.geometry import RolloutGeometry, TrainerGeometry, rollout_geometry, trainer_geometry
-from infra.config.pod_plan import PodResources, RolloutPods, TrainerPods, cpu_worker, rollout_pods, trainer_pods
+from infra.config.engine_plan import EnginePlan, engine_plan
+from infra.config.environment import Environment, PoolRole
+from infra.config.geometry import (
+    OPTIMIZER_BYTES,
+    RolloutGeometry,
+    TrainerGeometry,
+    rollout_geometry,
+    trainer_geometry,
+)
+from infra.config.model_plan import BF16_BYTES, ModelPlan, model_plan
+from infra.config.pod_plan import (
+    PodResources,
+    RolloutPods,
+    TrainerPods,
+    cpu_worker,
+    node_job,
+    rollout_pods,
+    trainer_pods,
+)
 from infra.config.pool_plan import PoolPlan
+
+SAVE_MIB_PER_SECOND = 250
+"""Of one node, with room to spare: sixteen nodes get more than twice of it from 19200 GiB of FSx, and NVMe ten times."""
+SAVE_SECONDS_FLOOR = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +43,12 @@ class TrainerPlan:
     geometry: TrainerGeometry
     dispatcher: Dispatcher
     save_optimizer: bool
+    checkpoint_gib: float
+    """One checkpoint: BF16 weights, and the optimizer's FP32 master weights and moments where they are saved."""
+    save_seconds_max: int
+    """Longest stall to expect of a save; health windows and communication timeouts are not shorter."""
+    flags: Mapping[str, bool | int | float | str]
+    """Flags of the framework as the file has them; the others follow from the plan."""
     pods: TrainerPods
     variables: Mapping[str, str]
 
@@ -47,7 +74,7 @@ class RolloutPlan:
     backend: A2aBackend
     lost_with_one_node: int
     """Nodes that stop serving when one is reclaimed: the whole engine."""
-    kv_transfer: Kv | None
+    engine: EnginePlan
     pods: RolloutPods
     variables: Mapping[str, str]
 
@@ -56,6 +83,8 @@ class RolloutPlan:
 class WorkloadPlan:
     model: str
     architecture: str
+    files: ModelPlan
+    hub_token_secret_arn: str | None
     steps: int
     save_interval: int
     no_checkpoint: bool
@@ -63,6 +92,10 @@ class WorkloadPlan:
     trainer: TrainerPlan
     rollouts: tuple[RolloutPlan, ...]
     cpu_workers: tuple[CpuWorkerPlan, ...]
+    router: bool
+    """Whether engines stand behind one address."""
+    node_jobs: Mapping[str, PodResources]
+    """Pod that has a whole node for itself, by GPU pool: preflight, benches, the prepare job."""
 
     @property
     def experts_over_efa(self) -> tuple[str, ...]:
@@ -79,25 +112,46 @@ def workload_plan(environment: Environment, pools: tuple[PoolPlan, ...], catalog
     trainer = trainer_geometry(
         written.trainer, model, nodes=trainer_pool.size.max, gpus_per_node=trainer_pool.gpus_per_node
     )
+    checkpoint_gib = (
+        model.total_params_b * 1e9 * (BF16_BYTES + OPTIMIZER_BYTES * written.trainer.save_optimizer) / 2**30
+    )
     rollouts = []
     for pool in by_role["rollout"]:
         geometry = rollout_geometry(written.rollout, model, nodes=pool.size.max, gpus_per_node=pool.gpus_per_node)
+        backend = a2a_backend(written.rollout, stack, geometry)
+        pods = rollout_pods(pool, geometry, catalog.daemonsets)
         rollouts.append(
             RolloutPlan(
                 pool=pool.name,
                 precision=written.rollout.precision,
                 geometry=geometry,
-                backend=a2a_backend(written.rollout, stack, geometry),
+                backend=backend,
                 lost_with_one_node=geometry.nodes_per_engine,
-                kv_transfer=written.rollout.kv_transfer,
-                pods=rollout_pods(pool, geometry, catalog.daemonsets),
-                variables=_variables(pool, geometry.experts_cross_efa, written.rollout.variables),
+                engine=engine_plan(
+                    pool,
+                    geometry,
+                    model=model,
+                    backend=backend,
+                    precision=written.rollout.precision,
+                    sglang=stack.sglang,
+                ),
+                pods=pods,
+                variables=_variables(
+                    pool, geometry.experts_cross_efa, written.rollout.variables, with_efa=bool(pods.engine.efa)
+                ),
             )
         )
     archs = sorted({pool.cuda_arch for pool in pools if pool.cuda_arch})
     return WorkloadPlan(
         model=model.name,
         architecture=model.architecture,
+        files=model_plan(
+            model.name,
+            written.rollout.precision,
+            total_params_b=model.total_params_b,
+            node_gpu_memory_gib=trainer_pool.gpus_per_node * trainer_pool.gpu_memory_gib,
+        ),
+        hub_token_secret_arn=written.hub_token_secret_arn,
         steps=written.steps,
         save_interval=written.save_interval,
         no_checkpoint=written.no_checkpoint,
@@ -108,10 +162,19 @@ def workload_plan(environment: Environment, pools: tuple[PoolPlan, ...], catalog
             geometry=trainer,
             dispatcher=dispatcher(written.trainer, stack),
             save_optimizer=written.trainer.save_optimizer,
+            checkpoint_gib=checkpoint_gib,
+            save_seconds_max=save_seconds_max(checkpoint_gib, trainer_pool.size.max),
+            flags=written.trainer.flags,
             pods=trainer_pods(trainer_pool, catalog.daemonsets),
-            variables=_variables(trainer_pool, trainer.experts_cross_efa, written.trainer.variables),
+            variables=_variables(
+                trainer_pool,
+                trainer.experts_cross_efa,
+                written.trainer.variables,
+                with_efa=bool(trainer_pool.efa_per_node),
+            ),
         ),
         rollouts=tuple(rollouts),
+        router=written.rollout.router,
         cpu_workers=tuple(
             CpuWorkerPlan(
                 pool=pool.name,
@@ -123,10 +186,20 @@ def workload_plan(environment: Environment, pools: tuple[PoolPlan, ...], catalog
             for pool in pools
             if pool.role in ("environment", "buffer")
         ),
+        node_jobs={pool.name: node_job(pool, catalog.daemonsets) for pool in pools if pool.is_gpu},
     )
 
 
-def _variables(pool: PoolPlan, experts_over_efa: bool, extra: Mapping[str, str]) -> dict[str, str]:
-    """The pool's communication variables and the user's own; rules have refused any that both set."""
-    own = variables(pool.transport, expert_parallel_over_efa=experts_over_efa) if pool.efa_per_node else {}
+def save_seconds_max(checkpoint_gib: float, nodes: int) -> int:
+    """Seconds of the slowest save to expect when every node writes its share."""
+    return max(SAVE_SECONDS_FLOOR, ceil(checkpoint_gib * 1024 / nodes / SAVE_MIB_PER_SECOND))
+
+
+def _variables(pool: PoolPlan, experts_over_efa: bool, extra: Mapping[str, str], *, with_efa: bool) -> dict[str, str]:
+    """The pool's communication variables and the user's own; rules have refused any that both set.
+
+    A pod without EFA devices gets none, though its node may have them: NCCL would be told to fail rather than use NVLink
+    with a plugin that finds no device.
+    """
+    own = variables(pool.transport, expert_parallel_over_efa=experts_over_efa) if with_efa else {}
     return {**own, **extra}

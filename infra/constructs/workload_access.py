@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from aws_cdk import aws_iam as iam
 
+from infra.config.model_plan import MODELS_PREFIX
 from infra.config.names import NAMESPACE, url_suffix
 from infra.config.plan import Plan
 from infra.constructs.pod_identity import allow, bucket_arn, queue_arn
 
 SAMPLES_PREFIX = "samples/"
-MODELS_PREFIX = "models/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,8 @@ class Identity:
 
 def identities(plan: Plan, *, data_key_arn: str) -> tuple[Identity, ...]:
     """All identities of the plan, add-ons first. `data_key_arn` is the key of checkpoints and weights."""
-    return (*_addons(plan), *_controllers(plan), _trainer(plan, data_key_arn), _rollout(plan, data_key_arn))
+    run = (_trainer(plan, data_key_arn), _rollout(plan, data_key_arn), _prepare(plan, data_key_arn))
+    return (*_addons(plan), *_controllers(plan), *run)
 
 
 def _addons(plan: Plan) -> tuple[Identity, ...]:
@@ -206,6 +207,19 @@ def _rollout(plan: Plan, data_key_arn: str) -> Identity:
             ),
         ),
         acknowledged=_acknowledged_prefixes(plan, prefixes),
+    )
+
+
+def _prepare(plan: Plan, data_key_arn: str) -> Identity:
+    """Brings the model in and writes its forms; the one account that may read the hub's token."""
+    bucket, secret = plan.names.weights_bucket, plan.workload.hub_token_secret_arn
+    token = (allow(["secretsmanager:GetSecretValue"], [secret]),) if secret else ()
+    return Identity(
+        identifier="Prepare",
+        namespace=NAMESPACE,
+        service_account="prepare",
+        statements=(*_objects(plan, bucket, [MODELS_PREFIX], write=True), _key(plan, data_key_arn), *token),
+        acknowledged=_acknowledged_prefixes(plan, [(bucket, MODELS_PREFIX)]),
     )
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from infra.catalog import CATALOG
 from infra.config.pins import Kubectl, Pins
 
 FIXTURE_RELEASE_DATE = "20261012"
 FIXTURE_ADDON_VERSION = "v0.0.1-eksbuild.1"
+FIXTURE_SHA256 = "0" * 64
 
 
 def fixture_pins(kubernetes_version: str, addons: Iterable[str]) -> Pins:
@@ -17,5 +19,7 @@ def fixture_pins(kubernetes_version: str, addons: Iterable[str]) -> Pins:
         kubernetes_version=kubernetes_version,
         node_release=f"{kubernetes_version}.99-{FIXTURE_RELEASE_DATE}",
         addons=dict.fromkeys(addons, FIXTURE_ADDON_VERSION),
-        kubectl=Kubectl(key=f"{kubernetes_version}.99/2026-10-12/bin/linux/amd64/kubectl", sha256="0" * 64),
+        kubectl=Kubectl(key=f"{kubernetes_version}.99/2026-10-12/bin/linux/amd64/kubectl", sha256=FIXTURE_SHA256),
+        images=dict.fromkeys(CATALOG.images, f"sha256:{FIXTURE_SHA256}"),
+        charts={name: FIXTURE_SHA256 for name, controller in CATALOG.controllers.items() if controller.helm},
     )

@@ -1,4 +1,5 @@
-"""`moerl lock`: looks up, in the account, the pins that the catalog cannot know, and writes the lock file."""
+"""`moerl lock`: looks up, in the account and in registries, the pins that the catalog cannot know, and writes the lock
+file."""
 
 from __future__ import annotations
 
@@ -10,8 +11,10 @@ import yaml
 from pydantic import ValidationError
 
 from infra.catalog import Catalog
+from infra.catalog.images import ContainerImage, eks_registry_account
 from infra.config.pins import Kubectl, Pins
 from infra.config.plan import Plan
+from infra.operations.registry import MANIFEST_TYPES, Fetch, RegistryError, chart_sha256, image_digest
 
 KUBECTL_BUCKET = "amazon-eks"
 """Public bucket in which EKS publishes kubectl builds with their digests."""
@@ -30,14 +33,16 @@ def resolve(
     eks: Any,
     ssm: Any,
     s3: Any,
+    ecr: Any,
+    fetch: Fetch,
     now: datetime,
     embedded: bool,
     report: Callable[[str], None],
 ) -> Pins:
     """Pins of the plan's Kubernetes version. `embedded` marks them as made up, as an emulator's answers are.
 
-    Raises LockError when the account offers no version, answers in an unknown form, or the NVIDIA and the standard AMI
-    differ in release.
+    Raises LockError when the account or a registry offers no such version or answers in an unknown form, or when the
+    NVIDIA and the standard AMI differ in release.
     """
     version = plan.kubernetes.version
     addons = {}
@@ -51,6 +56,17 @@ def resolve(
         report(f"warning: {known.problem}; edit node_release to hold another one")
     kubectl = newest_kubectl(s3, version)
     report(f"kubectl: {kubectl.key}")
+    images, charts = {}, {}
+    try:
+        for name, image in catalog.images.items():
+            images[name] = _image(plan, image, ecr=ecr, fetch=fetch)
+            report(f"image {name}: {image.tag_for(version)} is {images[name]}")
+        for name in plan.charts:
+            chart = catalog.controllers[name]
+            charts[name] = chart_sha256(chart.repository, chart.chart, str(chart.version), fetch)
+            report(f"chart {name}: {chart.version} is {charts[name]}")
+    except RegistryError as error:
+        raise LockError(str(error)) from error
     try:
         return Pins(
             resolved_at=now,
@@ -59,6 +75,8 @@ def resolve(
             node_release=release,
             addons=addons,
             kubectl=kubectl,
+            images=images,
+            charts=charts,
         )
     except ValidationError as error:
         first = error.errors()[0]
@@ -121,10 +139,28 @@ def newest_kubectl(s3: Any, kubernetes_version: str) -> Kubectl:
         raise LockError(f"s3://{KUBECTL_BUCKET}/{newest}.sha256 does not start with a SHA-256 digest") from error
 
 
+def _image(plan: Plan, image: ContainerImage, *, ecr: Any, fetch: Fetch) -> str:
+    tag = image.tag_for(plan.kubernetes.version)
+    if not image.in_eks_registry:
+        return image_digest(image.repository, tag, fetch)
+    answer = ecr.batch_get_image(
+        registryId=eks_registry_account(plan.region),
+        repositoryName=image.repository,
+        imageIds=[{"imageTag": tag}],
+        acceptedMediaTypes=list(MANIFEST_TYPES),
+    )
+    found = [item["imageId"]["imageDigest"] for item in answer.get("images", [])]
+    if len(found) != 1:
+        why = "; ".join(failure.get("failureReason", "?") for failure in answer.get("failures", []))
+        raise LockError(f"{image.repository_in(plan.region)}:{tag} is not one image: {why or f'{len(found)} found'}")
+    return str(found[0])
+
+
 def lock_text(environment: str, pins: Pins) -> str:
     """The lock file."""
     header = (
-        f"# Written by `moerl lock {environment}`: pins looked up in the account. Commit it; run again to move them.\n"
+        f"# Written by `moerl lock {environment}`: pins looked up in the account and in registries. Commit it; run again "
+        "to move them.\n"
     )
     if pins.fixture:
         header += "# FIXTURE: these values are made up. Only the embedded AWS accepts them.\n"

@@ -101,6 +101,18 @@ def test_files_are_returned_sorted_and_nothing_else_is_left_behind(
     assert set(content(tmp_path)) == {f"out/{file.relative_to(out)}" for file in files}
 
 
+def test_stale_templates_go_and_whatever_else_lies_there_stays(
+    plan: Plan, queue_alone: Callable[..., None], tmp_path: Path
+) -> None:
+    queue_alone()
+    (tmp_path / "out/cloudformation").mkdir(parents=True)
+    kept = ("out/mine.yaml", "out/cloudformation/mine.yaml")
+    for file in (*kept, "out/cloudformation/starter-p5en-pool-gone.template.json"):
+        (tmp_path / file).write_text("x", encoding="utf-8")
+    fresh = rendering.render(plan, tmp_path / "out")
+    assert set(content(tmp_path)) == {*kept, *(str(file.relative_to(tmp_path)) for file in fresh)}
+
+
 def test_a_template_is_readable_json_of_the_stack(plan: Plan, queue_alone: Callable[..., None], tmp_path: Path) -> None:
     queue_alone()
     template, _ = rendering.render(plan, tmp_path / "out")

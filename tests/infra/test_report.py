@@ -11,7 +11,7 @@ from rich.console import Console
 
 from infra.catalog import CATALOG
 from infra.config.faults import Finding
-from infra.config.loader import load
+from infra.config.loader import load, load_text
 from infra.config.plan import Plan, build_plan
 from infra.local.pins import fixture_pins
 from infra.report import print_findings, print_plan
@@ -42,6 +42,29 @@ def test_at_80_columns_nothing_is_cut_off(name: str) -> None:
     assert "…" not in text
     for line in text.splitlines():
         assert len(line.rstrip()) <= 80 or line.startswith(("warning ", "fault "))
+
+
+def test_the_longest_names_cost_no_number() -> None:
+    """Pool names of 24 characters, long type names and a long zone: the name is folded, all else is whole."""
+    text = (ROOT / "environments/p6-b200.yaml").read_text(encoding="utf-8").replace("us-west-2", "ap-southeast-2")
+    for pool in ("trainer", "rollout", "environments", "buffer"):
+        text = text.replace(f"\n  {pool}:\n    role", f"\n  {pool}-{'x' * (23 - len(pool))}:\n    role")
+    loaded = load_text(text, "long")
+    plan = build_plan(loaded.environment, loaded.pins, loaded.warnings)
+    assert {len(pool.name) for pool in plan.pools if pool.role != "system"} == {24}
+    assert "…" not in shown(plan)
+    table = shown(plan).partition("\nJob: ")[0]
+    for whole in (
+        "p6-b200.48xlarge",
+        "64 B200",
+        "128 B200",
+        "8 gda",
+        "0 to 16",
+        "autoscaler",
+        "ap-southeast-2b",
+        "block",
+    ):
+        assert f" {whole} " in table.replace("\n", " \n"), whole
 
 
 @pytest.mark.parametrize("name", SHIPPED)

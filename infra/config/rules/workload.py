@@ -381,6 +381,45 @@ def experts_over_efa(context: Context) -> Iterator[Finding]:
         )
 
 
+@rule("workload.kv-transfer")
+def kv_transfer(context: Context) -> Iterator[Finding]:
+    written = context.environment.workload.rollout.kv_transfer
+    if written is not None:
+        yield warning(
+            "workload.rollout.kv_transfer",
+            written.backend,
+            "no split fleet is rendered: engines of this package do prefill and decode themselves, and the key changes nothing",
+            "Remove the key.",
+        )
+
+
+@rule("workload.backend-experts")
+def backend_experts(context: Context) -> Iterator[Finding]:
+    written = context.environment.workload.rollout
+    if written.backend not in (None, "none") and written.expert_parallel != written.gpus_per_engine:
+        yield fault(
+            "workload.rollout.backend",
+            written.backend,
+            f"SGLang sets expert parallel to all {written.gpus_per_engine} GPUs of the engine under any all-to-all backend,"
+            f" whatever is asked for ({written.expert_parallel})",
+            f"Write `expert_parallel: {written.gpus_per_engine}`, or leave the backend out.",
+        )
+
+
+@rule("workload.router-on-spot")
+def router_on_spot(context: Context) -> Iterator[Finding]:
+    if not context.environment.workload.rollout.router:
+        return
+    for name, pool in context.pools("rollout"):
+        if pool.capacity.type == "spot":
+            yield fault(
+                "workload.rollout.router",
+                True,
+                f"a router keeps sending to a reclaimed engine until its health check fails, and pool {name} is Spot",
+                "Remove the key, or give the pool stable capacity.",
+            )
+
+
 @rule("workload.plan-owned-variables")
 def plan_owned_variables(context: Context) -> Iterator[Finding]:
     for side, variables in _variables(context):

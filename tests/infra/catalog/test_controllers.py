@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from infra.catalog.controllers import CONTROLLERS, Controller, autoscaler_app_version
+from infra.catalog.controllers import CONTROLLERS, Controller
 from infra.catalog.facts import Unresolved
 from infra.catalog.instances import INSTANCES
 from infra.catalog.kubernetes import FLOOR
@@ -52,7 +52,3 @@ def test_efa_plugin_version_of_the_known_problem_is_below_the_floor_for_p6_b200(
 
 def test_gpu_plugin_is_new_enough_for_its_mofed_switch() -> None:
     assert dotted(CONTROLLERS["nvidia-device-plugin"].version) >= (0, 19, 0)
-
-
-def test_autoscaler_image_follows_the_cluster_minor() -> None:
-    assert "cluster-autoscaler-1.34." in autoscaler_app_version("1.34").command

@@ -27,10 +27,10 @@ def test_document_has_the_same_for_a_pipeline() -> None:
     }
 
 
-@pytest.mark.parametrize(("value", "shown"), [("a\nb", r"'a\nb'"), ("\x1b[2J", r"'\x1b[2J'"), ("größer", "größer")])
+@pytest.mark.parametrize(("value", "shown"), [("a\nb", r"a\nb"), ("\x1b[2J", r"\x1b[2J"), ("größer", "größer")])
 def test_control_characters_are_shown_and_never_sent_to_the_terminal(value, shown) -> None:
-    text = Finding(rule="r.n", key=value, value=value, why="no", fix="Yes.").text("e.yaml")
-    assert text == f"e.yaml: {shown}: {shown}, no. Yes. [r.n]"
+    text = Finding(rule="r.n", key=value, value=value, why=f"is no {value}", fix="Yes.").text("e.yaml")
+    assert text == f"e.yaml: {shown}: {shown}, is no {shown}. Yes. [r.n]"
 
 
 def test_the_exception_carries_every_finding_and_prints_the_faults() -> None:

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from infra.config.environment import Checkpoints, Network, Pool
 from infra.config.faults import EnvironmentFault, Finding
 from infra.config.loader import load, load_text, locate
+from infra.config.plan import build_plan
 
 ROOT = Path(__file__).parents[3]
 SHIPPED = ("p5", "p6-b200", "reference-p5en", "starter-p5en")
@@ -202,16 +205,18 @@ def test_all_faults_of_a_file_come_at_once_each_on_its_line(text) -> None:
     changed = text(
         S,
         {
+            "account": 123456789012,
             "pools.rollout.surprise": 1,
-            "kubernetes.admins": [],
+            "workload.save_interval": 201,
             "checkpoints.removal": "destroy",
             "pools.trainer.zone": "us-west-2d",
         },
     )
     findings = refusal(changed)
     assert {found.key: found.rule for found in findings} == {
+        "account": "file.string-type",
         "pools.rollout.surprise": "file.extra-forbidden",
-        "kubernetes.admins": "identity.admins",
+        "workload.save_interval": "storage.save-interval",
         "checkpoints.removal": "storage.removal",
         "pools.trainer.zone": "network.zone-listed",
     }
@@ -232,9 +237,56 @@ def test_the_message_of_a_refusal_is_one_line_a_fault_and_leaves_warnings_out() 
     assert len(refused.value.findings) > 2
 
 
-def test_a_wrongly_written_value_draws_no_rule_about_the_default_that_stands_in_for_it(text) -> None:
-    changed = text("reference-p5en", {"workload.trainer.pipeline_parallel": "four"})
-    assert only(changed).key == "workload.trainer.pipeline_parallel"
+ELSEWHERE = {
+    "region": "eu-north-1",
+    "network.zones": ["eu-north-1a", "eu-north-1b", "eu-north-1c"],
+    "network.accelerator_zone": "eu-north-1b",
+    "kubernetes.version": "1.34",
+    "kubernetes.node_release": "1.34.2-20261012",
+}
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, ...])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "account",
+        "region",
+        "kubernetes.version",
+        "network.zones",
+        "network.accelerator_zone",
+        "pools.trainer.role",
+        "pools.trainer.instance_types",
+        "pools.trainer.capacity",
+        "pools.environments.role",
+        "workload.model",
+        "workload.steps",
+        "workload.save_interval",
+    ],
+)
+def test_a_value_that_is_missing_or_wrong_draws_no_rule_about_what_stands_in_for_it(key, value, text) -> None:
+    assert only(text(S, ELSEWHERE | {key: value})).key == key
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("workload.trainer.pipeline_parallel", "four"),
+        ("workload.rollout.gpus_per_engine", "all"),
+        ("workload.rollout.precision", "fp4"),
+        ("pools.rollout.transport", "fast"),
+        ("software", "newest"),
+        ("kubernetes.admins", ["me"]),
+        ("network.zones", ["us-west-2a", "us-west-2b", "west"]),
+        ("pools.trainer.nodes", "many"),
+    ],
+)
+def test_a_wrong_value_draws_no_rule_about_the_default_or_its_neighbours(key, value, text) -> None:
+    found = only(text("reference-p5en", {key: value}))
+    assert found.key.startswith(key)
+
+
+def test_a_pool_of_an_impossible_name_is_not_said_to_be_missing_as_well() -> None:
     assert only(STARTER.replace("  trainer:\n    role", "  Trainer:\n    role")).key == "pools.Trainer"
 
 
@@ -277,6 +329,62 @@ def test_only_ascii_digits_and_letters_count_as_such(key, value, text) -> None:
 def test_a_release_with_an_impossible_date_is_a_fault_and_not_a_traceback(edited) -> None:
     (found,) = (item for item in edited(S, {"kubernetes.node_release": "1.35.2-20261399"}) if item.severity == "fault")
     assert found.key == "kubernetes.node_release"
+
+
+def test_c8_a_name_of_80_characters_is_refused(text) -> None:
+    found = only(text(S, {"name": "a" * 80}))
+    assert found.key == "name"
+    assert "24" in found.why
+
+
+def paths(value: object, at: str = "") -> list[str]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    below = [path for step, item in items for path in paths(item, f"{at}{step}.")]
+    return [*([at[:-1]] if at else []), *below]
+
+
+JUNK = st.sampled_from(
+    [
+        None,
+        True,
+        0,
+        -1,
+        2.5,
+        10**30,
+        "",
+        "x",
+        "a\nb",
+        "\u0662",
+        [],
+        {},
+        [1],
+        [None],
+        ["x"],
+        {"a": 1},
+        {1: 2},
+        [{}],
+        [[]],
+        ...,
+    ]
+) | st.recursive(st.none() | st.text(max_size=3), lambda inner: st.lists(inner, max_size=2), max_leaves=3)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_no_content_of_a_file_ends_in_anything_but_a_plan_or_a_refusal(name, data, text) -> None:
+    document = yaml.safe_load(text(name, {}))
+    changes: dict[str, object] = {}
+    for path in data.draw(st.lists(st.sampled_from(paths(document)), min_size=1, max_size=3, unique=True)):
+        if not any(path.startswith(f"{other}.") or other.startswith(f"{path}.") for other in changes):
+            changes[path] = data.draw(JUNK)
+    try:
+        loaded = load_text(text(name, changes), "environment.yaml")
+    except EnvironmentFault as refused:
+        assert all(found.text("environment.yaml").isprintable() for found in refused.findings)  # noqa: PT017
+        assert any(found.severity == "fault" for found in refused.findings)  # noqa: PT017
+    else:
+        build_plan(loaded.environment, loaded.pins, loaded.warnings).document()
 
 
 def test_a_name_or_a_path_finds_the_file(tmp_path: Path) -> None:

@@ -57,6 +57,9 @@ def test_every_pin_of_a_lock_is_read(tmp_path) -> None:
         ("kubectl", {"key": "1.35.2/2026-10-12/bin/linux/amd64/kubectl", "sha256": "AB" * 32}, "kubectl.sha256"),
         ("kubectl", {"key": "1.35.2/2026-10-12/bin/linux/amd64/kubectl"}, "kubectl.sha256"),
         ("resolved_at", "2026-11-29T10:00:00", "resolved_at"),
+        ("images", {"kueue": "v0.17.0"}, "images.kueue"),
+        ("images", {"kueue": "ab" * 32}, "images.kueue"),
+        ("charts", {"kueue": "sha256:" + "ab" * 32}, "charts.kueue"),
         ("surprise", 1, "surprise"),
     ],
 )
@@ -69,7 +72,15 @@ def test_a_lock_of_another_form_is_refused_at_its_key(key, value, where, tmp_pat
     assert "`moerl lock ENV`" in found.fix
 
 
-@pytest.mark.parametrize("text", ["a: [1\n", "x: !!python/name:os.system\n", "- a\n", "words\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: [1\n",
+        "node_release: !!python/object/apply:builtins.str ['1.35.2-20261012']\n",
+        "- a\n",
+        "words\n",
+    ],
+)
 def test_a_lock_that_is_no_mapping_is_refused_and_no_tag_is_loaded(text, tmp_path) -> None:
     with pytest.raises(EnvironmentFault, match="does not fit a lock file"):
         load_pins(lock(tmp_path, text))

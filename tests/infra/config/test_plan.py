@@ -22,6 +22,8 @@ PINS = Pins(
     node_release="1.35.2-20261012",
     addons=dict.fromkeys(CATALOG.addons, "v1.0.0-eksbuild.1"),
     kubectl=Kubectl(key="1.35.2/2026-10-12/bin/linux/amd64/kubectl", sha256="0" * 64),
+    images=dict.fromkeys(CATALOG.images, "sha256:" + "1" * 64),
+    charts={name: "2" * 64 for name, controller in CATALOG.controllers.items() if controller.helm},
 )
 PROGRAM = """
 import json, sys
@@ -58,10 +60,8 @@ def test_document_does_not_depend_on_the_process_that_writes_it() -> None:
     assert written("1") == written("2")
 
 
-def test_document_carries_kv_transfer_and_warnings_as_plain_data(planned) -> None:
-    document = planned(R, {"workload.rollout.kv_transfer": {"backend": "mooncake"}}).document()
-    (rollout,) = document["workload"]["rollouts"]
-    assert rollout["kv_transfer"] == {"backend": "mooncake", "protocol": "efa"}
+def test_document_carries_warnings_as_plain_data(planned) -> None:
+    document = planned(R).document()
     assert {warning["rule"] for warning in document["warnings"]} == {"efa.transport-unproven", "workload.blast-radius"}
     assert all(warning["severity"] == "warning" for warning in document["warnings"])
     assert document["as_of"] == "2026-11-29"
@@ -82,7 +82,10 @@ def test_without_a_lock_every_pin_is_unresolved_and_named(planned) -> None:
         f"version of add-on {addon.name}" for addon in planned(S).addons
     ]
     assert unresolved[-1] == "kubectl build for 1.35"
-    assert len(unresolved) == 4 + len(planned(S).addons) + 1
+    images = [f"digest of image {name}" for name in CATALOG.images]
+    charts = [f"digest of chart {name}" for name in planned(S).charts]
+    assert [item for item in unresolved if item.startswith("digest of ")] == images + charts
+    assert len(unresolved) == 4 + len(planned(S).addons) + len(images) + len(charts) + 1
 
 
 def test_with_a_lock_nothing_is_unresolved(planned) -> None:
@@ -100,10 +103,43 @@ def test_with_a_lock_nothing_is_unresolved(planned) -> None:
         ({"node_release": None}, "AMI release of pool system"),
         ({"addons": {k: v for k, v in PINS.addons.items() if k != "coredns"}}, "version of add-on coredns"),
         ({"kubectl": None}, "kubectl build for 1.35"),
+        ({"images": {k: v for k, v in PINS.images.items() if k != "kueue"}}, "digest of image kueue"),
+        ({"charts": {k: v for k, v in PINS.charts.items() if k != "keda"}}, "digest of chart keda"),
     ],
 )
 def test_a_single_missing_pin_is_unresolved(missing, said, planned) -> None:
     assert said in planned(R, pins=PINS.model_copy(update=missing)).unresolved
+
+
+def test_images_carry_tag_and_digest_and_one_without_a_digest_cannot_be_pulled(planned) -> None:
+    pinned, bare = planned(R, pins=PINS).images, planned(R).images
+    assert set(pinned) == set(bare) == set(CATALOG.images)
+    assert pinned["kueue"] == "registry.k8s.io/kueue/kueue:v0.17.0@sha256:" + "1" * 64
+    assert {reference.partition("@")[2] for reference in bare.values()} == {"unresolved"}
+    assert {name: text.partition("@")[0] for name, text in bare.items()} == {
+        name: text.partition("@")[0] for name, text in pinned.items()
+    }
+
+
+def test_regional_and_versioned_images_follow_region_and_kubernetes_version(planned) -> None:
+    home = planned(R).images
+    assert home["efa-device-plugin"].startswith("602401143452.dkr.ecr.us-west-2.amazonaws.com/eks/")
+    assert planned("p5").images["efa-device-plugin"].startswith("602401143452.dkr.ecr.us-east-1.amazonaws.com/eks/")
+    older = planned(R, {"kubernetes.version": "1.34"}).images
+    assert {name for name in home if home[name] != older[name]} == {"cluster-autoscaler"}
+    assert ":v1.35." in home["cluster-autoscaler"]
+    assert ":v1.34." in older["cluster-autoscaler"]
+
+
+def test_charts_are_those_that_helm_installs(planned) -> None:
+    charts = planned(R, pins=PINS).charts
+    assert set(charts) == set(CATALOG.controllers) - {
+        "nvidia-device-plugin",
+        "aws-efa-k8s-device-plugin",
+        "dcgm-exporter",
+    }
+    assert set(charts.values()) == {"2" * 64}
+    assert set(planned(R).charts.values()) == {"unresolved"}
 
 
 def test_a_custom_ami_and_a_release_in_the_file_need_no_lock(planned) -> None:

@@ -8,7 +8,7 @@ from itertools import permutations
 
 import pytest
 
-from infra.catalog.allocatable import EFA_HUGE_PAGES_MIB
+from infra.catalog.allocatable import EFA_HUGE_PAGES_MIB, allocatable
 from infra.catalog.instances import INSTANCES
 from infra.config.pins import Pins
 from infra.config.pool_plan import scaled_outside
@@ -219,17 +219,49 @@ def test_taints_keep_other_pods_off_gpu_and_role_pools_and_nothing_off_the_syste
     }
 
 
+def test_the_autoscaler_finds_the_pools_that_it_scales_and_no_others(planned) -> None:
+    for base in (R, P5, P6, S):
+        for pool in planned(base).pools:
+            scaled = scaled_outside(pool) == "autoscaler"
+            assert (pool.scaler_tags.get("moerl.io/scaled-by") == "autoscaler") == scaled
+            assert ("k8s.amazonaws.com/accelerator" in pool.labels) == (scaled and pool.is_gpu)
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "loads"),
+    [
+        (R, {}, True),
+        (P5, {}, True),
+        (R, {"pools.trainer.ami": {"id": CUSTOM, "efa_driver": "3.3.0", "gdrdrv": "2.5.2"}}, False),
+        (
+            R,
+            {"software": "baseline", "workload.rollout.gpus_per_engine": 8, "workload.rollout.expert_parallel": 8},
+            False,
+        ),
+    ],
+    ids=["gda", "proxy", "declared", "no transport"],
+)
+def test_gdrdrv_is_loaded_where_the_transport_needs_it_and_the_ami_is_not_known_to_have_it(
+    base, changes, loads, planned
+) -> None:
+    plan = planned(base, changes)
+    assert plan.pool("trainer").load_gdrdrv is loads
+    assert not [pool.name for pool in plan.pools if pool.load_gdrdrv and not pool.efa_per_node]
+
+
 def test_scaler_tags_describe_a_node_that_does_not_exist_yet(planned) -> None:
     tags = planned(P5).pool("rollout").scaler_tags
     assert tags == {
         f"{PREFIX}/label/moerl.io/pool": "rollout",
         f"{PREFIX}/label/moerl.io/role": "rollout",
         f"{PREFIX}/label/moerl.io/capacity": "spot",
+        f"{PREFIX}/label/k8s.amazonaws.com/accelerator": "nvidia-h100",
         f"{PREFIX}/taint/moerl.io/role": "rollout:NoSchedule",
         f"{PREFIX}/taint/nvidia.com/gpu": "true:NoSchedule",
         f"{PREFIX}/resources/nvidia.com/gpu": "8",
         f"{PREFIX}/resources/vpc.amazonaws.com/efa": "32",
         f"{PREFIX}/resources/hugepages-2Mi": "10256Mi",
+        "moerl.io/scaled-by": "autoscaler",
     }
     assert not [tag for tag in planned(P5).pool("environments").scaler_tags if "/resources/" in tag]
 
@@ -238,10 +270,10 @@ def test_scaler_tags_describe_a_node_that_does_not_exist_yet(planned) -> None:
     ("base", "pool", "types"),
     [
         (P5, "rollout", ("p5.48xlarge", "p5e.48xlarge")),
-        (S, "environments", ("m7i.8xlarge", "m7i.4xlarge", "r7i.4xlarge")),
+        (S, "environments", ("m7i.16xlarge", "c7i.24xlarge", "r7i.8xlarge")),
     ],
 )
-def test_a_mixed_pool_is_planned_for_its_smallest_type_in_whatever_order_they_are_written(
+def test_a_mixed_pool_is_planned_for_the_least_of_its_types_in_whatever_order_they_are_written(
     base, pool, types, planned
 ) -> None:
     plans = []
@@ -255,6 +287,17 @@ def test_a_mixed_pool_is_planned_for_its_smallest_type_in_whatever_order_they_ar
     assert plans[0]["gpu_memory_gib"] == min(instance.gpu_memory_gib for instance in instances)
     assert plans[0]["max_pods"] == min(instance.max_pods for instance in instances)
     assert plans[0]["vcpus_per_node"] == min(instance.vcpus for instance in instances)
+    nodes = [
+        allocatable(
+            instance,
+            max_pods=plans[0]["max_pods"],
+            root_volume_gib=plans[0]["root_volume_gib"],
+            huge_pages_mib=plans[0]["huge_pages_mib"],
+        )
+        for instance in instances
+    ]
+    for resource in ("cpu_millis", "memory_mib", "ephemeral_gib"):
+        assert plans[0]["allocatable"][resource] == min(getattr(node, resource) for node in nodes)
 
 
 def test_local_disks_are_joined_where_there_are_any(planned) -> None:

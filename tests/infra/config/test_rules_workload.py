@@ -358,8 +358,35 @@ FAULTS = [
             ),
         )
     ),
+    (
+        "workload.backend-experts",
+        S,
+        {f"{ROLLOUT}.backend": "deepep_v2", EP: 1, f"{ROLLOUT}.precision": "bf16"},
+        f"{ROLLOUT}.backend",
+        "deepep_v2",
+        "all 8 GPUs of the engine",
+        "expert_parallel: 8",
+    ),
+    (
+        "workload.router-on-spot",
+        S,
+        {f"{ROLLOUT}.router": True},
+        f"{ROLLOUT}.router",
+        "True",
+        "pool rollout is Spot",
+        "stable capacity",
+    ),
 ]
 WARNINGS = [
+    (
+        "workload.kv-transfer",
+        S,
+        {f"{ROLLOUT}.kv_transfer": {"backend": "mooncake"}},
+        f"{ROLLOUT}.kv_transfer",
+        "mooncake",
+        "do prefill and decode themselves",
+        "Remove the key",
+    ),
     (
         "workload.engine-alignment",
         R,
@@ -407,6 +434,13 @@ WARNINGS = [
     ),
 ]
 PASSES = [
+    ("workload.kv-transfer", S, {f"{ROLLOUT}.kv_transfer": None}),
+    ("workload.backend-experts", S, {f"{ROLLOUT}.backend": "deepep_v2"}),
+    (
+        "workload.router-on-spot",
+        S,
+        {f"{ROLLOUT}.router": True, "pools.rollout.capacity": {"type": "on_demand"}},
+    ),
     ("workload.model-known", S, {}),
     ("workload.trainer-divides", S, {f"{TRAINER}.context_parallel": 4}),
     ("workload.trainer-divides", R, {}),

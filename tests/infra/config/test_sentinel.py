@@ -33,11 +33,11 @@ def leaves(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def counts(document: dict[str, Any]) -> dict[str, Any]:
-    """What the document says about EFA: every leaf at a path with efa in it, and the lengths of the interface lists."""
+    """What the document counts of EFA: every leaf of that name, and the lengths of the interface lists."""
     return {
         at: value
         for at, value in leaves(document)
-        if (("efa" in at and "efa_layout" not in at) or at.endswith(".interfaces.length")) and ".warnings." not in at
+        if at.endswith((".efa_per_node", ".efa", "/efa", ".interfaces.length"))
     }
 
 
@@ -50,6 +50,8 @@ def test_changed_count_is_in_interfaces_resources_and_tags(name, old, base, plan
         assert sum(interface.is_efa for interface in pool.interfaces) == SENTINEL
         tag = "k8s.io/cluster-autoscaler/node-template/resources/vpc.amazonaws.com/efa"
         assert pool.scaler_tags[tag] == str(SENTINEL)
+    assert plan.workload.trainer.pods.worker.efa == SENTINEL
+    assert [rollout.pods.engine.efa for rollout in plan.workload.rollouts] == [SENTINEL]
 
 
 @pytest.mark.parametrize(("name", "old", "base"), CASES)
@@ -68,8 +70,7 @@ def test_only_what_counts_efa_changes_with_the_count(name, base, planned) -> Non
     after = dict(leaves(planned(base, catalog=with_efa(name, SENTINEL)).document()))
     changed = {at for at in before.keys() | after.keys() if before.get(at) != after.get(at)}
     assert changed
-    allowed = (".interfaces.", ".efa_per_node", "/vpc.amazonaws.com/efa")
-    assert not [at for at in changed if not any(part in at for part in allowed)]
+    assert not [at for at in changed if ".interfaces." not in at and not at.endswith((".efa_per_node", ".efa", "/efa"))]
 
 
 @pytest.mark.parametrize("changes", [{"pools.rollout.efa": False}, {"pools.rollout.efa_layout": "classic"}])

@@ -48,10 +48,12 @@ def test_pods_get_the_variables_of_their_pools_transport(base, changes, transpor
     assert rollout.variables["NCCL_GIN_TYPE"] == {"gda": "5", "proxy": "2"}[transport]
 
 
-def test_device_side_networking_is_set_only_where_experts_cross_nodes(planned) -> None:
+def test_device_side_networking_is_set_only_where_deepep_crosses_nodes(planned) -> None:
     workload = planned(S).workload
     assert workload.trainer.geometry.experts_cross_efa
-    assert "NCCL_GIN_TYPE" in workload.trainer.variables
+    assert workload.trainer.dispatcher == "alltoall"
+    assert "NCCL_GIN_TYPE" not in workload.trainer.variables
+    assert workload.trainer.variables["NCCL_NET"] == "Libfabric"
     (rollout,) = workload.rollouts
     assert not rollout.geometry.experts_cross_efa
     assert "NCCL_GIN_TYPE" not in rollout.variables
@@ -86,7 +88,6 @@ def test_what_the_file_says_of_the_run_is_in_the_plan(planned) -> None:
         {
             "workload.no_checkpoint": True,
             "workload.trainer.save_optimizer": False,
-            "workload.rollout.kv_transfer": {"backend": "nixl"},
         },
     ).workload
     assert (workload.model, workload.architecture) == ("Qwen/Qwen3-235B-A22B", "Qwen3MoeForCausalLM")
@@ -95,6 +96,4 @@ def test_what_the_file_says_of_the_run_is_in_the_plan(planned) -> None:
     assert workload.trainer.dispatcher == "alltoall"
     (rollout,) = workload.rollouts
     assert (rollout.precision, rollout.backend) == ("fp8", "deepep_v2")
-    assert rollout.kv_transfer is not None
-    assert (rollout.kv_transfer.backend, rollout.kv_transfer.protocol) == ("nixl", "efa")
-    assert planned(R).workload.rollouts[0].kv_transfer is None
+    assert not workload.router

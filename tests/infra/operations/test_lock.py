@@ -20,11 +20,13 @@ from infra.config.pins import Kubectl, Pins, load_pins
 from infra.config.plan import Plan, build_plan
 from infra.operations.lock import LockError, lock_text, newest_kubectl, resolve
 
+from .registries import Registries, chart_manifest, manifest, sha256, unreachable
 from .scripted import refused, scripted
 
 ROOT = Path(__file__).resolve().parents[3]
 NOW = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 DIGEST = "ab" * 32
+IMAGE = manifest(manifests=[])
 
 
 def plan_of(name: str) -> Plan:
@@ -48,11 +50,15 @@ class Account:
     digest: str = f"{DIGEST}  kubectl\n"
     without: tuple[str, ...] = ()
     """Add-ons that EKS does not offer."""
+    efa_plugin: tuple[str, ...] = (f"sha256:{DIGEST}",)
+    """Digests that the registry of EKS has for the EFA plugin's tag."""
+    registries: Registries = field(default_factory=lambda: all_registries())
 
     def __post_init__(self) -> None:
         self.eks, self.eks_calls = scripted("eks", {"DescribeAddonVersions": self._addon})
         self.ssm, _ = scripted("ssm", {"GetParameter": self._parameter})
         self.s3, self.s3_calls = scripted("s3", {"ListObjectsV2": self._list, "GetObject": self._get})
+        self.ecr, self.ecr_calls = scripted("ecr", {"BatchGetImage": self._image})
 
     def _addon(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Newest first and default for one version alone, as EKS answers."""
@@ -91,12 +97,42 @@ class Account:
         assert asked["Key"].endswith("/kubectl.sha256")
         return {"Body": io.BytesIO(self.digest.encode())}
 
+    def _image(self, asked: dict[str, Any]) -> dict[str, Any]:
+        images = [{"imageId": {"imageDigest": digest, **asked["imageIds"][0]}} for digest in self.efa_plugin]
+        failures = [] if images else [{"failureCode": "ImageNotFound", "failureReason": "Requested image not found"}]
+        return {"images": images, "failures": failures}
+
     def resolve(self, plan: Plan, *, embedded: bool = False) -> tuple[Pins, list[str]]:
         lines: list[str] = []
         pins = resolve(
-            plan, CATALOG, eks=self.eks, ssm=self.ssm, s3=self.s3, now=NOW, embedded=embedded, report=lines.append
+            plan,
+            CATALOG,
+            eks=self.eks,
+            ssm=self.ssm,
+            s3=self.s3,
+            ecr=self.ecr,
+            fetch=self.registries.fetch,
+            now=NOW,
+            embedded=embedded,
+            report=lines.append,
         )
         return pins, lines
+
+
+def all_registries() -> Registries:
+    """Every image and chart of the catalog, at the versions of Kubernetes 1.35; NVIDIA's want a token."""
+    known = Registries(guarded=frozenset({"nvcr.io"}))
+    for image in CATALOG.images.values():
+        if not image.in_eks_registry:
+            known.manifests[f"{image.repository}:{image.tag_for('1.35')}"] = IMAGE
+    for chart in CATALOG.controllers.values():
+        if chart.repository.startswith("oci://"):
+            name = f"{chart.repository.removeprefix('oci://')}/{chart.chart}:{chart.version}"
+            known.manifests[name] = chart_manifest(f"sha256:{DIGEST}")
+        else:
+            index = known.indexes.setdefault(f"{chart.repository.rstrip('/')}/index.yaml", {"entries": {}})
+            index["entries"][chart.chart] = [{"version": chart.version, "digest": DIGEST}]
+    return known
 
 
 def test_every_unresolved_pin_of_a_plan_is_looked_up(plan: Plan) -> None:
@@ -109,8 +145,41 @@ def test_every_unresolved_pin_of_a_plan_is_looked_up(plan: Plan) -> None:
     assert {asked["kubernetesVersion"] for _, asked in account.eks_calls} == {"1.35"}
     loaded = load(ROOT / "environments/reference-p5en.yaml", pins=pins)
     assert build_plan(loaded.environment, pins).unresolved == ()
-    for name in pins.addons:
+    for name in (*pins.addons, *pins.images, *pins.charts):
         assert any(name in line for line in lines)
+    assert pins.charts == dict.fromkeys(plan.charts, DIGEST)
+    assert pins.images == dict.fromkeys(CATALOG.images, f"sha256:{sha256(IMAGE)}") | {
+        "efa-device-plugin": f"sha256:{DIGEST}"
+    }
+
+
+def test_the_efa_plugin_is_asked_of_the_registry_of_eks_in_the_plans_region(plan: Plan) -> None:
+    account = Account()
+    account.resolve(plan)
+    ((_, asked),) = account.ecr_calls
+    assert (asked["registryId"], asked["repositoryName"]) == ("602401143452", "eks/aws-efa-k8s-device-plugin")
+    assert asked["imageIds"] == [{"imageTag": "v0.5.20"}]
+    assert asked["acceptedMediaTypes"][0] == "application/vnd.oci.image.index.v1+json"
+
+
+@pytest.mark.parametrize("found", [(), (f"sha256:{DIGEST}", f"sha256:{'cd' * 32}")], ids=["none", "two"])
+def test_an_efa_plugin_that_is_not_one_image_is_refused(found: tuple[str, ...], plan: Plan) -> None:
+    with pytest.raises(LockError, match=r"eks/aws-efa-k8s-device-plugin:v0\.5\.20 is not one image"):
+        Account(efa_plugin=found).resolve(plan)
+
+
+def test_a_registry_that_cannot_be_reached_is_a_lock_error(plan: Plan) -> None:
+    account = Account()
+    account.registries.fetch = unreachable  # type: ignore[method-assign]
+    with pytest.raises(LockError, match=r"nvcr\.io cannot be reached"):
+        account.resolve(plan)
+
+
+def test_an_image_of_the_catalog_that_its_registry_lacks_is_refused(plan: Plan) -> None:
+    account = Account()
+    del account.registries.manifests["registry.k8s.io/kueue/kueue:v0.17.0"]
+    with pytest.raises(LockError, match=r"kueue/kueue/manifests/v0\.17\.0 answered 404"):
+        account.resolve(plan)
 
 
 def test_add_ons_that_the_environment_does_not_use_are_not_looked_up() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 
 from infra.config.loader import load
 from infra.config.plan import Plan, build_plan
+from infra.config.pool_plan import SizePlan
 from infra.operations import pool as pools
 from infra.operations.pool import PoolError, Progress, ScaleResult
 
@@ -206,11 +207,12 @@ def test_a_fixed_pool_is_refused_before_anything_is_asked(region: Callable[..., 
     assert live.eks_calls == live.autoscaling_calls == []
 
 
-@pytest.mark.parametrize("nodes", [-1, 9])
+@pytest.mark.parametrize("nodes", [-1, 1, 9])
 def test_a_size_outside_the_files_range_is_refused(nodes: int, plan: Plan, region: Callable[..., Region]) -> None:
     live = region()
-    with pytest.raises(PoolError, match=f"{nodes} nodes: pool trainer goes from 0 to 8; change its file first"):
-        live.scale(plan, "trainer", nodes)
+    trainer = replace(plan.pool("trainer"), size=SizePlan(min=2, max=8, desired=None))
+    with pytest.raises(PoolError, match=f"{nodes} nodes: pool trainer goes from 2 to 8; change its file first"):
+        live.scale(replace(plan, pools=(trainer,)), "trainer", nodes)
     assert live.eks_calls == []
 
 

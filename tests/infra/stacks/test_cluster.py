@@ -168,6 +168,7 @@ def test_pod_identity_trust_has_both_actions_and_names_cluster_namespace_and_acc
         ("keda", "keda-operator"),
         ("rl", "trainer"),
         ("rl", "rollout"),
+        ("rl", "prepare"),
     }
     assert {(item["Properties"]["Namespace"], item["Properties"]["ServiceAccount"]) for item in associations} == wanted
     for item in associations:
@@ -222,6 +223,15 @@ def test_a_rollout_worker_cannot_touch_checkpoints_or_weights(cluster: Template)
     assert "checkpoints" not in json.dumps(found)
     (writes,) = [item for item in found if "s3:PutObject" in item["Action"]]
     assert writes["Resource"] == "arn:aws:s3:::reference-p5en-weights-123456789012-us-west-2/samples/*"
+
+
+def test_the_prepare_job_alone_reads_the_hub_token(plan: Plans, template: Templates) -> None:
+    secret = "arn:aws:secretsmanager:us-west-2:123456789012:secret:hub-token-AbCdEf"  # noqa: S105 - a name
+    built = template(plan("starter-p5en", {"workload.hub_token_secret_arn": secret}), "cluster")
+    readers = {name for name in ("trainer", "rollout", "prepare") if secret in json.dumps(statements(built, name))}
+    assert readers == {"prepare"}
+    (writes,) = [item for item in statements(built, "prepare") if "s3:PutObject" in item["Action"]]
+    assert writes["Resource"] == "arn:aws:s3:::starter-p5en-weights-123456789012-us-west-2/models/*"
 
 
 def test_the_autoscaler_may_change_groups_of_this_cluster_alone(cluster: Template) -> None:

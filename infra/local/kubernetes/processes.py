@@ -1,0 +1,97 @@
+"""The control plane's processes: one group, ended as a whole, also when whoever started it dies."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+READ_BACK_LINES = 25
+
+
+class ProcessFault(RuntimeError):
+    """A program ended by itself, or did not become ready in time; the text carries the end of its log."""
+
+
+class Group:
+    """Processes in one process group, each with its own log file.
+
+    With `bound` the group ends when this Python process does, however it does: a watchdog outside the group holds the
+    other end of a pipe. Without it the group lives on until somebody calls `end_group`.
+    """
+
+    def __init__(self, logs: Path, *, bound: bool) -> None:
+        logs.mkdir(parents=True, exist_ok=True)
+        self.logs = logs
+        self.leader: int = 0
+        self._bound = bound
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._watchdog: subprocess.Popen[bytes] | None = None
+
+    def start(self, name: str, command: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
+        """Starts a program; its output goes to NAME.log."""
+        with (self.logs / f"{name}.log").open("wb") as output:
+            process = subprocess.Popen(  # noqa: S603 - argument lists built here, no shell
+                list(command),
+                cwd=self.logs,
+                env={"PATH": os.defpath, "HOME": str(self.logs), **(variables or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                process_group=self.leader,
+            )
+        self._running[name] = process
+        if self.leader == 0:
+            self.leader = process.pid
+            if self._bound:
+                self._watchdog = subprocess.Popen(  # noqa: S603 - our own module
+                    [sys.executable, "-I", str(Path(__file__).with_name("watchdog.py")), str(self.leader)],
+                    stdin=subprocess.PIPE,
+                    start_new_session=True,
+                )
+
+    def wait(self, name: str, ready: Callable[[], bool], deadline_seconds: float) -> None:
+        """Until `ready`. Raises ProcessFault when any program of the group ends, or at the deadline."""
+        deadline = time.monotonic() + deadline_seconds
+        while not ready():
+            self.check()
+            if time.monotonic() > deadline:
+                raise ProcessFault(f"{name} was not ready within {deadline_seconds:g} s:\n{self.tail(name)}")
+            time.sleep(0.1)
+
+    def check(self) -> None:
+        """Raises ProcessFault when a program of the group has ended."""
+        for name, process in self._running.items():
+            if process.poll() is not None:
+                raise ProcessFault(f"{name} exited with {process.returncode}:\n{self.tail(name)}")
+
+    def pids(self) -> dict[str, int]:
+        return {name: process.pid for name, process in self._running.items()}
+
+    def tail(self, name: str) -> str:
+        log = self.logs / f"{name}.log"
+        return "\n".join(log.read_text(errors="replace").splitlines()[-READ_BACK_LINES:]) if log.is_file() else ""
+
+    def end(self) -> None:
+        """Kills every program and waits for it. The state is thrown away, so none is asked first."""
+        if self._watchdog is not None:
+            self._watchdog.kill()
+            self._watchdog.communicate()
+            self._watchdog = None
+        if self.leader:
+            end_group(self.leader)
+        for process in self._running.values():
+            process.wait()
+        self._running.clear()
+        self.leader = 0
+
+
+def end_group(leader: int) -> None:
+    """Kills a process group that `Group.start` made."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)

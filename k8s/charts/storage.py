@@ -1,0 +1,74 @@
+"""Scratch of the trainer: where a save lands before it is uploaded.
+
+FSx for Lustre as one static volume, or the nodes' own NVMe. Checkpoints never go below a bucket mounted as a file system:
+Mountpoint for S3 has no rename and no overwrite, and both Megatron and safetensors need one. Nothing here mounts a bucket;
+models come from S3 by download, and the run sees them read-only.
+"""
+
+from __future__ import annotations
+
+from infra.config.names import url_suffix
+from infra.config.outputs import Outputs
+from infra.config.plan import Plan
+from k8s import pods
+from k8s.flags.training import scratch_directory
+from k8s.manifest import Object, obj
+from k8s.names import RUN_NAMESPACE, SCRATCH_CLAIM
+from k8s.pods import Spec
+
+DRIVER = "fsx.csi.aws.com"
+
+
+def ready(plan: Plan, outputs: Outputs | None) -> bool:
+    """Whether trainer pods can mount their scratch; False while the file system's id is not known."""
+    return plan.storage.scratch == "nvme" or (outputs is not None and outputs.file_system_id is not None)
+
+
+def objects(plan: Plan, outputs: Outputs | None) -> tuple[Object, ...]:
+    """Volume and claim of the file system; nothing for scratch on NVMe, or before `ready`."""
+    if plan.storage.scratch == "nvme" or outputs is None or not outputs.file_system_id:
+        return ()
+    name, size = f"{plan.name}-scratch", {"storage": f"{plan.storage.scratch_gib}Gi"}
+    return (
+        obj(
+            "v1",
+            "PersistentVolume",
+            name,
+            spec={
+                "capacity": size,
+                "accessModes": ["ReadWriteMany"],
+                # The file system belongs to its CloudFormation stack.
+                "persistentVolumeReclaimPolicy": "Retain",
+                "storageClassName": "",
+                "claimRef": {"namespace": RUN_NAMESPACE, "name": SCRATCH_CLAIM},
+                "mountOptions": ["flock"],
+                "csi": {
+                    "driver": DRIVER,
+                    "volumeHandle": outputs.file_system_id,
+                    "volumeAttributes": {
+                        "dnsname": f"{outputs.file_system_id}.fsx.{plan.region}.{url_suffix(plan.region)}",
+                        "mountname": outputs.file_system_mount_name,
+                    },
+                },
+            },
+        ),
+        obj(
+            "v1",
+            "PersistentVolumeClaim",
+            SCRATCH_CLAIM,
+            namespace=RUN_NAMESPACE,
+            spec={
+                "accessModes": ["ReadWriteMany"],
+                "storageClassName": "",
+                "volumeName": name,
+                "resources": {"requests": size},
+            },
+        ),
+    )
+
+
+def scratch(plan: Plan) -> tuple[Spec, Spec]:
+    """(volume, mount) of scratch at the directory that holds checkpoints, published weights and exports."""
+    if plan.storage.scratch == "nvme":
+        return pods.local_cache("scratch", scratch_directory(plan))
+    return pods.scratch_volume(SCRATCH_CLAIM, "scratch", scratch_directory(plan))
