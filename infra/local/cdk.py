@@ -81,8 +81,11 @@ def bootstrap(target: str, *, assembly: Path, qualifier: str, toolkit: str) -> t
     return ("bootstrap", "--app", str(assembly), "--qualifier", qualifier, "--toolkit-stack-name", toolkit, target)
 
 
-def deploy(*, assembly: Path, stacks: Sequence[str] = ()) -> tuple[str, ...]:
-    """Arguments that deploy the named stacks of a cloud assembly without asking; all of them when none is named."""
+def deploy(*, assembly: Path, stacks: Sequence[str] = (), outputs: Path | None = None) -> tuple[str, ...]:
+    """Arguments that deploy the named stacks of a cloud assembly without asking; all of them when none is named.
+
+    outputs: file that takes every stack's outputs.
+    """
     return (
         "deploy",
         "--app",
@@ -91,6 +94,7 @@ def deploy(*, assembly: Path, stacks: Sequence[str] = ()) -> tuple[str, ...]:
         "never",
         "--progress",
         "events",
+        *(("--outputs-file", str(outputs)) if outputs else ()),
         *(stacks or ("--all",)),
     )
 

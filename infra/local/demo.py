@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -24,9 +25,11 @@ from rich.table import Table
 from infra.catalog import CATALOG
 from infra.config.faults import EnvironmentFault
 from infra.config.loader import load, locate
+from infra.config.outputs import load_outputs
 from infra.config.plan import Plan, build_plan
 from infra.local import cdk, readback, server
-from infra.local.pins import fixture_pins
+from infra.local.pins import fixture_image, fixture_pins
+from infra.node import use_pinned_node
 from infra.operations.lock import lock_text
 from infra.stacks.names import stack_names, toolkit_name
 
@@ -38,7 +41,7 @@ NOT_PROVEN = (
     "how long AWS takes: the embedded control plane is active at once",
     "IAM: policies are stored and compared, never enforced",
     "anything inside the cluster: no API server answers behind the endpoint",
-    "add-on builds, AMI release and kubectl: the pins of this run are marked fixtures that AWS would refuse",
+    "add-on builds, AMI release, kubectl and images: the pins of this run are marked fixtures that AWS would refuse",
     "EFA, NCCL and DeepEP: nothing here has a network card or a GPU",
 )
 """What a green demo does not show, said every time."""
@@ -59,6 +62,8 @@ class Summary:
     stacks: dict[str, int] = field(default_factory=dict)
     """Deployed resources of each stack."""
     read_back: dict[str, Any] = field(default_factory=dict)
+    manifests: dict[str, Any] = field(default_factory=dict)
+    """Rendered with the deploy's outputs: files, objects by kind, what was left out."""
     second_deploy_changes: int | None = None
     passed: bool = False
     failure: str | None = None
@@ -106,9 +111,11 @@ def _steps(environment: str, out: Path, summary: Summary, console: Console) -> N
         toolkit = toolkit_name(plan.qualifier)
         cli("bootstrap", *cdk.bootstrap(target, assembly=assembly, qualifier=plan.qualifier, toolkit=toolkit))
     with _timed("deploy --all", summary, console):
-        cli("deploy", *cdk.deploy(assembly=assembly))
+        cli("deploy", *cdk.deploy(assembly=assembly, outputs=out / "outputs.json"))
     with _timed("read back", summary, console):
         _read_back(assembly, plan, running, summary)
+    with _timed("render manifests", summary, console):
+        _render(plan, out, summary)
     with _timed("deploy again", summary, console):
         again = cli("deploy-again", *cdk.deploy(assembly=assembly))
         unchanged = again.output.count("(no changes)")
@@ -151,6 +158,31 @@ def _read_back(assembly: Path, plan: Plan, running: server.Server, summary: Summ
         raise StepError("read-back differs: " + "; ".join(summary.read_back["mismatches"][:5]))
 
 
+def _render(plan: Plan, out: Path, summary: Summary) -> None:
+    use_pinned_node(os.environ)
+    # jsii starts Node when cdk8s is imported.
+    from k8s.checks.check import check
+    from k8s.render import manifests
+
+    outputs = load_outputs(out / "outputs.json", plan)
+    rendered = manifests(plan, image=fixture_image(plan.account, plan.region), outputs=outputs)
+    findings = check(rendered, plan)
+    for name, text in rendered.contents().items():
+        path = out / "k8s" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    kinds = Counter(item["kind"] for file in rendered.files for item in file.objects)
+    summary.manifests = {
+        "files": len(rendered.files),
+        "objects": sum(kinds.values()),
+        "kinds": dict(sorted(kinds.items())),
+        "left_out": list(rendered.left_out),
+        "findings": [finding.text(plan.name) for finding in findings],
+    }
+    if findings:
+        raise StepError("the manifests fail a check: " + "; ".join(summary.manifests["findings"][:5]))
+
+
 @contextmanager
 def _timed(step: str, summary: Summary, console: Console) -> Iterator[None]:
     console.print(f"[bold]{step}[/] ...", end=" ", highlight=False)
@@ -177,6 +209,12 @@ def report(summary: Summary, out: Path, console: Console) -> None:
         console.print(
             f"read back: {found['values']} values of {found['resources']} resources in {found['stacks']} stacks,"
             f" {len(found['mismatches'])} differ; {len(found['exceptions'])} properties that no API shows",
+            highlight=False,
+        )
+    if summary.manifests:
+        found = summary.manifests
+        console.print(
+            f"manifests: {found['objects']} objects of {len(found['kinds'])} kinds in {found['files']} files, every check passed",
             highlight=False,
         )
     if summary.second_deploy_changes == 0:

@@ -12,6 +12,11 @@ FIXTURE_ADDON_VERSION = "v0.0.1-eksbuild.1"
 FIXTURE_SHA256 = "0" * 64
 
 
+def fixture_image(account: str, region: str) -> str:
+    """A reference of the run's image that no registry holds."""
+    return f"{account}.dkr.ecr.{region}.amazonaws.com/fixture@sha256:{FIXTURE_SHA256}"
+
+
 def fixture_pins(kubernetes_version: str, addons: Iterable[str]) -> Pins:
     """A complete set of pins whose values no AWS account knows."""
     return Pins(
