@@ -8,13 +8,14 @@ NODE = $(shell $(PY) -c "from infra.node import pinned_node; print(pinned_node()
 NPM = $(NODE) $(dir $(NODE))../lib/node_modules/npm/bin/npm-cli.js
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check unit emulator bench lock format clean
+.PHONY: help install demo test check unit emulator control-plane cluster bench lock format clean
 
 help:
 	@echo "make demo     deploy the reference environment to an embedded AWS, read it back (installs first)"
 	@echo "make test     everything that CI runs (installs first)"
 	@echo "make install  virtual environments and the pinned CDK CLI, nothing outside this folder"
 	@echo "make check    ruff, mypy      make unit  fast tests      make emulator  deploys to the embedded AWS"
+	@echo "make control-plane  build a real Kubernetes control plane once      make cluster  tests on it"
 	@echo "make bench    time of a render, and its growth with the number of pools"
 	@echo "make lock     resolve the locked dependency files anew"
 
@@ -57,8 +58,15 @@ unit: install
 emulator: install
 	@$(PY) -m pytest -m emulator
 
+control-plane: install
+	@$(PY) -m tests.cluster.build
+
+cluster: control-plane
+	@$(PY) -m pytest -m cluster
+
 bench: install
 	@$(PY) -m benchmarks.render
+	@$(PY) -m benchmarks.charts
 
 format: install
 	@$(VENV)/bin/ruff check --fix --quiet .

@@ -52,7 +52,9 @@ def objects(plan: Plan, *, image: str) -> tuple[Object, ...]:
         livenessProbe=_probe("/liveness", failures=6, period_seconds=10),
         readinessProbe=_probe("/readiness", failures=3, period_seconds=10),
     )
+    account = obj("v1", "ServiceAccount", ROUTER, namespace=RUN_NAMESPACE, automountServiceAccountToken=False)
     spec = {
+        "serviceAccountName": ROUTER,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "priorityClassName": WORKER_PRIORITY,
@@ -87,7 +89,7 @@ def objects(plan: Plan, *, image: str) -> tuple[Object, ...]:
             "ports": [{"name": "http", "port": ROUTER_PORT, "targetPort": "http", "protocol": "TCP"}],
         },
     )
-    return deployment, service, *_flows()
+    return account, deployment, service, *_flows()
 
 
 def _probe(path: str, *, failures: int, period_seconds: int) -> dict[str, Any]:

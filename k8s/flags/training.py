@@ -7,6 +7,7 @@ run a MoE model with; `workload.trainer.flags` changes the recipe and adds what 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import gcd
 from pathlib import PurePosixPath
 
 from infra.catalog import CATALOG
@@ -20,6 +21,7 @@ from k8s.flags.shape import shape
 Flags = dict[str, tuple[str, ...]]
 """Flag name, without dashes, to its values; a bare flag has none."""
 
+GROUPS_A_STEP = 32
 KEY = "workload.trainer.flags"
 RUNTIME = "moerl_runtime.trainer"
 DATA_SOURCE = f"{RUNTIME}.data_source.DataSource"
@@ -145,7 +147,7 @@ def _recipe(plan: Plan, stack: SoftwareStack) -> Flags:
         "label-key": ("label",),
         "apply-chat-template": (),
         "rollout-shuffle": (),
-        "rollout-batch-size": ("32",),
+        "rollout-batch-size": (str(_groups(plan)),),
         "num-steps-per-rollout": ("1",),
         "rollout-max-response-len": ("8192",),
         "rollout-temperature": ("1.0",),
@@ -175,6 +177,13 @@ def _recipe(plan: Plan, stack: SoftwareStack) -> Flags:
     if not model.mla:
         flags["attention-backend"] = ("flash",)
     return {name: values for name, values in flags.items() if name not in own}
+
+
+def _groups(plan: Plan) -> int:
+    """Upstream's 32 prompts a step, or as many more as make the samples divide over the data-parallel ranks."""
+    ranks, per_prompt = plan.workload.trainer.geometry.data_parallel, plan.workload.rollouts[0].engine.samples_per_task
+    unit = ranks // gcd(ranks, per_prompt)
+    return -(-GROUPS_A_STEP // unit) * unit
 
 
 def _values(written: bool | int | float | str) -> tuple[str, ...]:

@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import strategies as st
 
 from infra.catalog import CATALOG
+from infra.config.faults import EnvironmentFault
 from infra.config.loader import load
 from infra.config.pins import UNRESOLVED
 from infra.config.plan import Plan, build_plan
 from infra.config.pool_plan import EFA_RESOURCE
+from infra.constructs.apply_script import FIELD_MANAGER
 from k8s.checks.check import check
 from k8s.checks.schema import CustomResources, SchemaFault, next_minor, schema_faults
 from k8s.checks.tree import tree
@@ -148,6 +152,44 @@ def test_other_environments_pass_every_check(variant: str) -> None:
     assert found == ()
 
 
+@given(
+    trainers=st.integers(1, 24),
+    rollouts=st.integers(1, 40),
+    kind=st.sampled_from(["p5.48xlarge", "p5e.48xlarge", "p5en.48xlarge", "p6-b200.48xlarge", "p6-b300.48xlarge"]),
+    engine_gpus=st.sampled_from([1, 2, 4, 8, 16, 32]),
+    workers=st.integers(1, 20),
+    cpu=st.sampled_from(["m7i.xlarge", "m7i.48xlarge", "c7i.4xlarge", "r7i.8xlarge"]),
+    effect=st.sampled_from(["NO_SCHEDULE", "NO_EXECUTE", "PREFER_NO_SCHEDULE"]),
+)
+@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.filter_too_much])
+def test_whatever_the_rules_let_through_renders_and_passes_every_check(
+    trainers: int, rollouts: int, kind: str, engine_gpus: int, workers: int, cpu: str, effect: str
+) -> None:
+    taint = [{"key": "team.example.com/owner", "value": "rl", "effect": effect}]
+    try:
+        plan = plan_of(
+            "starter-p5en",
+            {
+                "pools.trainer.instance_types": [kind],
+                "pools.trainer.nodes": trainers,
+                "pools.trainer.taints": taint,
+                "pools.rollout.instance_types": [kind],
+                "pools.rollout.nodes.max": rollouts,
+                "pools.rollout.taints": taint,
+                "pools.environments.instance_types": [cpu],
+                "pools.environments.nodes.max": workers,
+                "pools.environments.taints": taint,
+                "workload.trainer.expert_parallel": 8,
+                "workload.rollout.gpus_per_engine": engine_gpus,
+                "workload.rollout.expert_parallel": engine_gpus,
+            },
+        )
+        made = manifests(plan, image=IMAGE, outputs=outputs_of(plan))
+    except EnvironmentFault:
+        reject()
+    assert [finding.text("") for finding in check(made, plan)] == []
+
+
 def test_pins_that_nobody_has_looked_up_show_and_pass() -> None:
     loaded = load(ENVIRONMENTS / f"{REFERENCE}.yaml", pins=UNRESOLVED)
     plan = build_plan(loaded.environment, loaded.pins)
@@ -214,6 +256,11 @@ def test_the_readme_names_every_file_once_in_a_command(name: str) -> None:
     assert script in made.texts
     assert commands.index(f"sh {script}") == 1
     assert "Left out" not in text
+
+
+def test_people_and_the_apply_project_are_one_field_manager() -> None:
+    """Two managers of one field end in conflicts."""
+    assert f"--field-manager={FIELD_MANAGER} " in APPLY
 
 
 def test_without_an_image_nothing_of_the_run_is_rendered_and_each_thing_is_named() -> None:

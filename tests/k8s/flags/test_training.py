@@ -199,3 +199,12 @@ def test_lists_of_flags_name_their_release_and_hold_names_only() -> None:
         assert {"num-layers", "rollout-batch-size", "data-source-path"} <= known
         assert not any(flag.startswith("-") or " " in flag for flag in known)
     assert "update-weight-disk-dir" in framework_flags("miles") - framework_flags("slime")
+
+
+def test_the_default_batch_divides_over_any_number_of_ranks() -> None:
+    plan = plan_of("starter-p5en", {"pools.trainer.nodes": 3, "workload.trainer.expert_parallel": 8})
+    assert plan.workload.trainer.geometry.data_parallel == 6
+    flags = miles.trainer_flags(plan, config_directory="/etc/moerl")
+    groups = int(flags[flags.index("--rollout-batch-size") + 1])
+    assert groups == 33
+    assert groups * plan.workload.rollouts[0].engine.samples_per_task % 6 == 0
