@@ -108,9 +108,9 @@ Capacity = Annotated[OnDemand | Spot | Reservation | CapacityBlock, Field(discri
 
 
 class NodeRange(Part):
-    min: Annotated[int, Field(ge=0)] = 0
+    min: Annotated[int, Field(strict=True, ge=0)] = 0
     """Nodes that are always there."""
-    max: Annotated[int, Field(ge=1, examples=[32])]
+    max: Annotated[int, Field(strict=True, ge=1, examples=[32])]
     """Most nodes; addresses, quotas and cost are checked against it."""
 
 
@@ -140,7 +140,7 @@ class Pool(Part):
     """What runs there; exactly one trainer pool, one or more rollout pools; a system pool is implied."""
     instance_types: tuple[str, ...] = Field(min_length=1, examples=[["p5en.48xlarge"]])
     """EC2 types of one interface layout; several give Spot more to choose from."""
-    nodes: Annotated[int, Field(ge=1)] | NodeRange = Field(examples=[16, {"min": 0, "max": 32}])
+    nodes: Annotated[int, Field(strict=True, ge=1)] | NodeRange = Field(examples=[16, {"min": 0, "max": 32}])
     """A number is a fixed pool (min = desired = max); a range is scaled from outside CloudFormation."""
     capacity: Capacity = Field(examples=[{"type": "on_demand"}])
     """How the nodes are bought."""
@@ -162,16 +162,16 @@ class Pool(Part):
     """Further taints; the package's own DaemonSets tolerate all."""
     user_data: str | None = None
     """Extra user data: a bare shell script or a MIME multipart document, merged as further parts."""
-    root_volume_gib: Annotated[int, Field(ge=50, le=16384)] | None = None
+    root_volume_gib: Annotated[int, Field(strict=True, ge=50, le=16384)] | None = None
     """300 GiB for GPU pools, 100 GiB otherwise when absent."""
 
 
 class Checkpoints(Part):
-    retain_last: Annotated[int, Field(ge=1)] = 5
+    retain_last: Annotated[int, Field(strict=True, ge=1)] = 5
     """Complete checkpoints that pruning keeps."""
     scratch: Literal["fsx", "nvme"] = "nvme"
     """Where a save lands before it is uploaded: FSx for Lustre linked to the bucket, or the nodes' NVMe."""
-    scratch_gib: Annotated[int, Field(ge=1200)] = 19_200
+    scratch_gib: Annotated[int, Field(strict=True, ge=1200)] = 19_200
     """Size of the FSx file system, in GiB: 1200, 2400 or a multiple of 2400."""
     bucket: str | None = None
     """Adopts an existing bucket; one is created and retained when absent."""
@@ -187,15 +187,15 @@ class Kv(Part):
 
 
 class TrainerWorkload(Part):
-    tensor_parallel: Annotated[int, Field(ge=1)] = 1
+    tensor_parallel: Annotated[int, Field(strict=True, ge=1)] = 1
     """Ranks that share each layer; within a node."""
-    pipeline_parallel: Annotated[int, Field(ge=1)] = 1
+    pipeline_parallel: Annotated[int, Field(strict=True, ge=1)] = 1
     """Pipeline stages."""
-    context_parallel: Annotated[int, Field(ge=1)] = 1
+    context_parallel: Annotated[int, Field(strict=True, ge=1)] = 1
     """Ranks that share a sequence."""
-    expert_parallel: Annotated[int, Field(ge=1)] = 1
+    expert_parallel: Annotated[int, Field(strict=True, ge=1)] = 1
     """Ranks that share the experts; above a node's GPUs, tokens cross EFA."""
-    expert_tensor_parallel: Annotated[int, Field(ge=1)] = 1
+    expert_tensor_parallel: Annotated[int, Field(strict=True, ge=1)] = 1
     """Ranks that share each expert."""
     dispatcher: Literal["alltoall", "deepep", "deepep_v2"] | None = None
     """MoE token dispatcher; the software stack's own when absent."""
@@ -211,9 +211,9 @@ class TrainerWorkload(Part):
 class RolloutWorkload(Part):
     precision: Literal["fp8", "bf16"] = "bf16"
     """Precision of the engines' weights."""
-    gpus_per_engine: Annotated[int, Field(ge=1)] = 8
+    gpus_per_engine: Annotated[int, Field(strict=True, ge=1)] = 8
     """GPUs of one SGLang engine (its tensor-parallel world)."""
-    expert_parallel: Annotated[int, Field(ge=1)] = 1
+    expert_parallel: Annotated[int, Field(strict=True, ge=1)] = 1
     """Ranks that share the experts: 1, or all GPUs of the engine."""
     backend: Literal["none", "deepep", "deepep_v2", "mooncake"] | None = None
     """All-to-all backend of the MoE layers; derived from stack and expert parallelism when absent."""
@@ -234,9 +234,9 @@ class Workload(Part):
     """Secrets Manager secret with the hub token that a gated model needs; the prepare job alone reads it."""
     trainer: TrainerWorkload = TrainerWorkload()
     rollout: RolloutWorkload = RolloutWorkload()
-    steps: Annotated[int, Field(ge=1, examples=[1000])]
+    steps: Annotated[int, Field(strict=True, ge=1, examples=[1000])]
     """Training steps of the run."""
-    save_interval: Annotated[int, Field(ge=1, examples=[20])]
+    save_interval: Annotated[int, Field(strict=True, ge=1, examples=[20])]
     """Steps between checkpoints; at most `steps`."""
     load: str | None = None
     """Checkpoint path to resume from; must equal the save path, which the Plan sets, when given."""

@@ -165,8 +165,7 @@ def _typed(document: Any) -> tuple[Environment | None, list[Finding]]:
         except ValidationError:
             return None, faults
         for detail in details:
-            if detail["type"] != "extra_forbidden":
-                _forget(environment, _file_key(detail["loc"], document))
+            _forget(environment, _file_key(detail["loc"], document))
         return environment, faults
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -11,7 +12,7 @@ import pytest
 
 from infra.config.faults import Finding
 from infra.config.rules import RULES
-from infra.config.rules.registry import rule
+from infra.config.rules.registry import Context, rule
 
 
 def module(path: Path) -> ModuleType:
@@ -52,6 +53,15 @@ def test_a_rule_id_is_topic_dot_name_and_unique() -> None:
     assert all(re.fullmatch(r"[a-z]+\.[a-z0-9]+(-[a-z0-9]+)*", identifier) for identifier in RULES)
     with pytest.raises(ValueError, match=r"network\.cidr is registered twice"):
         rule("network.cidr")(lambda _: iter(()))
+
+
+def test_a_rule_with_an_error_of_its_own_is_not_taken_for_one_that_met_an_unusable_value(monkeypatch, edited) -> None:
+    def broken(context: Context) -> Iterator[Finding]:
+        yield context.environment.no_such_key  # type: ignore[attr-defined]
+
+    monkeypatch.setitem(RULES, "test.broken", broken)
+    with pytest.raises(AttributeError, match="no_such_key"):
+        edited("starter-p5en", {})
 
 
 @pytest.mark.parametrize("base", ["p5", "p6-b200", "reference-p5en", "starter-p5en"])
