@@ -234,10 +234,11 @@ def test_a_plan_does_not_wait_for_the_cdk_to_load() -> None:
 # --- render
 
 
-def test_render_writes_the_plan_and_one_template_for_each_stack(rendered: Path) -> None:
-    plan = plan_of("starter-p5en")
-    expected = {"plan.json", *(f"cloudformation/{name}.template.json" for name in stack_names(plan))}
-    assert set(content(rendered)) == expected
+def test_render_writes_the_plan_one_template_for_each_stack_and_manifests(rendered: Path) -> None:
+    plan, files = plan_of("starter-p5en"), set(content(rendered))
+    templates = {f"cloudformation/{name}.template.json" for name in stack_names(plan)}
+    assert {file for file in files if not file.startswith("k8s/")} == {"plan.json", *templates}
+    assert "k8s/README.md" in files
     assert json.loads((rendered / "plan.json").read_text(encoding="utf-8")) == json.loads(json.dumps(plan.document()))
 
 
@@ -316,6 +317,7 @@ REFUSED = {
     "no outputs file": "starter-p5en --outputs {folder}/absent.json",
     "outputs not JSON": "starter-p5en --outputs {folder}/not.yaml",
     "outputs of another environment": "starter-p5en --outputs {folder}/other.json",
+    "image by tag": "starter-p5en --image registry.example.com/moerl:latest",
 }
 
 
@@ -361,6 +363,20 @@ def test_outputs_of_a_deploy_enter_the_rendered_plan(rendered: Path, tmp_path: P
     plan = json.loads((out / "plan.json").read_text(encoding="utf-8"))
     assert plan.pop("outputs")["node_groups"]["rollout"] == "group-rollout"
     assert plan == json.loads((rendered / "plan.json").read_text(encoding="utf-8"))
+
+
+def test_the_run_is_rendered_with_an_image_by_digest_and_left_out_by_name_without(
+    rendered: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    image = f"registry.example.com/moerl@sha256:{'0' * 64}"
+    with_image = json.loads(process("render", "starter-p5en", "--out", str(out), "--image", image, "--json").stdout)
+    without = json.loads(process("render", "starter-p5en", "--out", str(tmp_path / "none"), "--json").stdout)
+    assert with_image["left_out"] == []
+    assert any("image" in reason for reason in without["left_out"])
+    more = set(content(out)) - set(content(rendered))
+    assert "k8s/jobs/trainer.yaml" in more
+    assert image in (out / "k8s/jobs/trainer.yaml").read_text(encoding="utf-8")
 
 
 def test_a_folder_that_cannot_be_written_is_a_failure_in_one_line(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from infra.catalog import CATALOG
+from infra.config.faults import EnvironmentFault, Finding
 from infra.config.loader import load
 from infra.config.outputs import Outputs
 from infra.config.plan import Plan, build_plan
@@ -21,8 +22,10 @@ from infra.node import use_pinned_node
 use_pinned_node(os.environ)
 
 import infra.render as rendering  # noqa: E402 - jsii must find its Node first
+from k8s.render import Rendered  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
+NOTE, LEFT_OUT = {"README.md": "how to apply\n"}, ("the run: no image",)
 OUTPUTS = Outputs(
     cluster_endpoint="https://example.invalid",
     data_key_arn="arn:aws:kms:us-west-2:123456789012:key/1",
@@ -33,6 +36,10 @@ OUTPUTS = Outputs(
 )
 
 
+FILES = ("cloudformation/starter-p5en-queue.template.json", "k8s/README.md", "plan.json")
+"""What the cut-down platform of `queue_alone` renders to."""
+
+
 @pytest.fixture(scope="module")
 def plan() -> Plan:
     loaded = load(ROOT / "environments/starter-p5en.yaml", pins=fixture_pins("1.35", CATALOG.addons))
@@ -41,7 +48,10 @@ def plan() -> Plan:
 
 @pytest.fixture
 def queue_alone(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any, Plan], None] | None], None]:
-    """`queue_alone(AND_THEN)`: the platform is its queue stack, so that a render takes no time; AND_THEN may break it."""
+    """`queue_alone(AND_THEN)`: a platform of the queue stack and manifests of one text, so that a render takes no time.
+
+    AND_THEN may break it.
+    """
     from infra.stacks.queue import QueueStack
 
     def shrink(and_then: Callable[[Any, Plan], None] | None = None) -> None:
@@ -51,6 +61,8 @@ def queue_alone(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any, Pla
                 and_then(app, plan)
 
         monkeypatch.setattr(rendering, "build_platform", build)
+        monkeypatch.setattr(rendering, "check", lambda *_: ())
+        monkeypatch.setattr(rendering, "manifests", lambda *_, **__: Rendered(files=(), texts=NOTE, left_out=LEFT_OUT))
         monkeypatch.setattr(rendering, "stack_names", lambda plan: (f"{plan.name}-queue",))
 
     return shrink
@@ -88,35 +100,53 @@ def test_a_render_that_fails_leaves_the_folder_as_it_was(
     assert [path.name for path in tmp_path.iterdir()] == (["out"] if existing else [])
 
 
-def test_files_are_returned_sorted_and_nothing_else_is_left_behind(
+def test_manifests_that_fail_a_check_are_a_fault_and_nothing_is_written(
+    plan: Plan, queue_alone: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue_alone()
+    found = Finding(rule="k8s.x", key="Pod/rl/x", value="y", why="cannot work", fix="Tell us.")
+    monkeypatch.setattr(rendering, "check", lambda *_: (found,))
+    with pytest.raises(EnvironmentFault) as refusal:
+        rendering.render(plan, tmp_path / "out")
+    assert refusal.value.findings == (found,)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_are_returned_sorted_with_what_was_left_out_and_nothing_else_is_left_behind(
     plan: Plan, queue_alone: Callable[..., None], tmp_path: Path
 ) -> None:
     queue_alone()
     out = tmp_path / "out"
-    files = rendering.render(plan, out)
-    assert [str(file.relative_to(out)) for file in files] == [
-        "cloudformation/starter-p5en-queue.template.json",
-        "plan.json",
-    ]
-    assert set(content(tmp_path)) == {f"out/{file.relative_to(out)}" for file in files}
+    written = rendering.render(plan, out)
+    assert [str(file.relative_to(out)) for file in written.files] == sorted(FILES)
+    assert set(content(tmp_path)) == {f"out/{file}" for file in FILES}
+    assert written.left_out == LEFT_OUT
 
 
-def test_stale_templates_go_and_whatever_else_lies_there_stays(
+STALE = (
+    "cloudformation/starter-p5en-pool-gone.template.json",
+    "k8s/0999-gone.yaml",
+    "k8s/jobs/gone.yaml",
+    "k8s/helm/gone.values.yaml",
+)
+
+
+def test_what_an_older_plan_left_goes_and_whatever_else_lies_there_stays(
     plan: Plan, queue_alone: Callable[..., None], tmp_path: Path
 ) -> None:
     queue_alone()
-    (tmp_path / "out/cloudformation").mkdir(parents=True)
-    kept = ("out/mine.yaml", "out/cloudformation/mine.yaml")
-    for file in (*kept, "out/cloudformation/starter-p5en-pool-gone.template.json"):
+    kept = {"mine.yaml", "cloudformation/mine.yaml", "k8s/mine.yaml", "mine/0100-mine.yaml"}
+    for file in (*kept, *STALE):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text("x", encoding="utf-8")
-    fresh = rendering.render(plan, tmp_path / "out")
-    assert set(content(tmp_path)) == {*kept, *(str(file.relative_to(tmp_path)) for file in fresh)}
+    rendering.render(plan, tmp_path)
+    assert set(content(tmp_path)) == {*kept, *FILES}
 
 
 def test_a_template_is_readable_json_of_the_stack(plan: Plan, queue_alone: Callable[..., None], tmp_path: Path) -> None:
     queue_alone()
-    template, _ = rendering.render(plan, tmp_path / "out")
-    text = template.read_text(encoding="utf-8")
+    rendering.render(plan, tmp_path / "out")
+    text = (tmp_path / "out/cloudformation/starter-p5en-queue.template.json").read_text(encoding="utf-8")
     assert "AWS::SQS::Queue" in text
     assert text == json.dumps(json.loads(text), indent=1) + "\n"
 
@@ -127,7 +157,7 @@ def test_the_current_folder_may_be_the_target(
     queue_alone()
     monkeypatch.chdir(tmp_path)
     rendering.render(plan, Path())
-    assert set(content(tmp_path)) == {"plan.json", "cloudformation/starter-p5en-queue.template.json"}
+    assert set(content(tmp_path)) == set(FILES)
 
 
 def test_plan_json_is_the_plan_with_sorted_keys_and_a_last_newline(plan: Plan) -> None:
