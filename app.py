@@ -23,9 +23,9 @@ def main() -> int:
     # jsii starts Node when aws_cdk is imported, so these come after.
     from infra.config.faults import EnvironmentFault
     from infra.config.loader import load, locate
-    from infra.config.pins import load_pins
+    from infra.config.pins import load_pins, pins_path
     from infra.config.plan import build_plan
-    from infra.stacks.deploy_gate import gate
+    from infra.stacks.deploy_gate import refusals, show_warnings
     from infra.stacks.platform import build_app, build_platform
 
     context = json.loads(os.environ.get("CDK_CONTEXT_JSON", "{}"))
@@ -35,16 +35,23 @@ def main() -> int:
         return 2
     try:
         path = locate(name, ROOT)
-        pins = load_pins(Path(context["pins"])) if context.get("pins") else None
-        loaded = load(path, pins=pins)
+        lock = Path(context["pins"]) if context.get("pins") else pins_path(path)
+        if context.get("pins") and not lock.is_file():
+            print(f"-c pins={lock}: there is no such file", file=sys.stderr)
+            return 2
+        loaded = load(path, pins=load_pins(lock))
     except EnvironmentFault as fault:
         print(fault, file=sys.stderr)
         return 2
     plan = build_plan(loaded.environment, loaded.pins, loaded.warnings)
+    endpoint = urlsplit(os.environ.get("AWS_ENDPOINT_URL", "")).hostname
+    refused = refusals(plan, embedded=endpoint in {"127.0.0.1", "localhost", "::1"})
+    if refused:
+        print("\n".join(refused), file=sys.stderr)
+        return 2
     app = build_app(validate=str(context.get("validate", "")).lower() == "true")
     build_platform(app, plan)
-    endpoint = urlsplit(os.environ.get("AWS_ENDPOINT_URL", "")).hostname
-    gate(app, plan, embedded=endpoint in {"127.0.0.1", "localhost", "::1"})
+    show_warnings(app, plan)
     app.synth()
     return 0
 

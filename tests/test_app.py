@@ -73,6 +73,7 @@ WRONG = {
     "no environment": ({"validate": "true"}, "-c environment=NAME"),
     "unknown environment": ({"environment": "nope"}, "reference-p5en, starter-p5en"),
     "wrong file": ({"environment": "{folder}/wrong.yaml"}, "wrong.yaml:1: account: nothing, is required"),
+    "no such lock": ({"environment": "starter-p5en", "pins": "{folder}/none.yaml"}, "there is no such file"),
     "wrong lock": ({"environment": "starter-p5en", "pins": "{folder}/wrong.yaml"}, "does not fit a lock file"),
 }
 

@@ -1,4 +1,4 @@
-"""What may be rendered and read, but not deployed."""
+"""What may be rendered and read, but not deployed; and the plan's warnings, where the CDK CLI shows them."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ import aws_cdk as cdk
 from infra.config.plan import Plan
 
 
-def gate(app: cdk.App, plan: Plan, *, embedded: bool) -> None:
-    """Adds errors that stop `cdk deploy` (and `cdk synth`) while pins are missing or made up, and shows the warnings.
+def refusals(plan: Plan, *, embedded: bool) -> tuple[str, ...]:
+    """Why the CDK entry must not synthesize: pins that nobody looked up, or pins that are made up.
 
-    `embedded` says that the AWS behind the endpoint is the embedded one, which alone accepts made-up pins. The error
-    stands on every stack, so that deploying a single one does not pass it by.
+    `embedded` says that the AWS behind the endpoint is the embedded one, which alone accepts made-up pins.
     """
-    stacks = [stack for stack in app.node.children if isinstance(stack, cdk.Stack)]
-    for stack in stacks:
-        if plan.unresolved:
-            cdk.Annotations.of(stack).add_error(
-                f"{len(plan.unresolved)} pins are unresolved ({plan.unresolved[0]}, ...): run `moerl lock {plan.name}`"
-            )
-        if plan.fixture_pins and not embedded:
-            cdk.Annotations.of(stack).add_error(
-                f"the pins are made up for tests and name nothing in AWS: run `moerl lock {plan.name}`"
-            )
+    reasons = []
+    if plan.unresolved:
+        reasons.append(
+            f"{len(plan.unresolved)} pins are unresolved ({plan.unresolved[0]}, ...): run `moerl lock {plan.name}`."
+            " `moerl render` shows the stacks without them."
+        )
+    if plan.fixture_pins and not embedded:
+        reasons.append(f"the pins are made up for tests and name nothing in AWS: run `moerl lock {plan.name}`")
+    return tuple(reasons)
+
+
+def show_warnings(app: cdk.App, plan: Plan) -> None:
+    """Puts every warning of the plan on the first stack, so that synth and deploy show each once."""
+    first = next(stack for stack in app.node.children if isinstance(stack, cdk.Stack))
     for finding in plan.warnings:
         message = f"{finding.key}: {finding.why}. {finding.fix}"
-        cdk.Annotations.of(stacks[0]).add_warning_v2(f"moerl:{finding.rule}:{finding.key}", message)
+        cdk.Annotations.of(first).add_warning_v2(f"moerl:{finding.rule}:{finding.key}", message)
