@@ -5,24 +5,17 @@ from __future__ import annotations
 import json
 import os
 import urllib.request
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from infra.catalog import CATALOG
-from infra.config.loader import load_text
-from infra.config.plan import Plan, build_plan
+from infra.config.plan import Plan
 from infra.local import cdk, readback, server
-from infra.local.pins import fixture_pins
-from infra.stacks.names import stack_names, toolkit_name
+from infra.stacks.names import toolkit_name
 from infra.stacks.platform import build_app, build_platform
+from tests.shipped import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 EMULATOR_PYTHON = ROOT / ".venv-emulator" / "bin" / "python"
-Changes = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -84,26 +77,9 @@ class Bed:
         ]
 
 
-def edited_plan(name: str, changes: Changes | None = None) -> Plan:
-    """Plan of a shipped environment with dotted keys changed; `node_release` and add-ons come from fixture pins."""
-    document = yaml.safe_load((ROOT / "environments" / f"{name}.yaml").read_text(encoding="utf-8"))
-    for dotted, value in (changes or {}).items():
-        *parents, last = dotted.split(".")
-        holder = document
-        for parent in parents:
-            holder = holder.setdefault(parent, {})
-        holder[last] = value
-    pins = fixture_pins(document["kubernetes"]["version"], CATALOG.addons)
-    loaded = load_text(yaml.safe_dump(document, sort_keys=False), name, pins=pins)
-    return build_plan(loaded.environment, loaded.pins, loaded.warnings)
-
-
 def synthesize(plan: Plan, folder: Path) -> Path:
     """The plan's cloud assembly, built in this process: a second faster than through the CLI."""
     app = build_app(outdir=folder)
     build_platform(app, plan)
     app.synth()
     return folder
-
-
-__all__ = ["ROOT", "Bed", "Changes", "edited_plan", "stack_names", "synthesize"]

@@ -13,7 +13,9 @@ from infra.node import use_pinned_node
 
 use_pinned_node(os.environ)
 
-from .bed import EMULATOR_PYTHON, ROOT, Bed  # noqa: E402 - jsii must find its Node first
+from tests.shipped import ROOT  # noqa: E402
+
+from .bed import EMULATOR_PYTHON, Bed  # noqa: E402 - jsii must find its Node first
 
 
 @pytest.fixture(scope="module")

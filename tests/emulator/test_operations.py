@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from infra.config.plan import Plan
+from tests.shipped import ROOT, plan_of
 
-from .bed import ROOT, Bed, edited_plan, synthesize
+from .bed import Bed, synthesize
 
 pytestmark = pytest.mark.emulator
 
@@ -30,7 +31,7 @@ def moerl(*arguments: str, variables: dict[str, str], cwd: Path = ROOT) -> subpr
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return edited_plan(ENVIRONMENT)
+    return plan_of(ENVIRONMENT)
 
 
 @pytest.fixture(scope="module")

@@ -12,19 +12,19 @@ import yaml
 from infra.catalog import CATALOG
 from infra.local.pins import fixture_pins
 from infra.operations.lock import lock_text
+from infra.stacks.names import stack_names
+from tests.shipped import ROOT, SHIPPED, plan_of
 
-from .bed import ROOT, Bed, edited_plan, stack_names
+from .bed import Bed
 
 pytestmark = pytest.mark.emulator
-
-SHIPPED = sorted(path.stem for path in (ROOT / "environments").glob("*.yaml") if not path.stem.endswith(".lock"))
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_it_deploys_arrives_whole_and_a_second_deploy_changes_nothing(
     name: str, beds: Callable[[str], Bed], tmp_path: Path
 ) -> None:
-    plan = edited_plan(name)
+    plan = plan_of(name)
     bed = beds(plan.region)
     lock, assembly = tmp_path / "fixture.lock.yaml", tmp_path / "cdk.out"
     lock.write_text(lock_text(name, fixture_pins(plan.kubernetes.version, CATALOG.addons)), encoding="utf-8")

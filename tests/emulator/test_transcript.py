@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from infra.config.plan import Plan
+from tests.shipped import Changes, plan_of
 
-from .bed import Bed, Changes, edited_plan, synthesize
+from .bed import Bed, synthesize
 
 pytestmark = pytest.mark.emulator
 
@@ -29,7 +30,7 @@ class Deployment:
         self.plan = self._deploy()
 
     def _deploy(self) -> Plan:
-        plan = edited_plan("starter-p5en", self.edits)
+        plan = plan_of("starter-p5en", self.edits)
         self.count += 1
         assembly = synthesize(plan, self.folder / f"assembly-{self.count}")
         if self.count == 1:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import date
-from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from hypothesis import settings
 
 from infra.catalog import CATALOG, Catalog
@@ -17,40 +14,23 @@ from infra.config.faults import EnvironmentFault, Finding
 from infra.config.loader import Loaded, load_text
 from infra.config.pins import UNRESOLVED, Pins
 from infra.config.plan import Plan, build_plan
+from tests.shipped import Changes, text_of
 
-ROOT = Path(__file__).parents[3]
 PATH = "environment.yaml"
-
-Changes = Mapping[str, Any]
 
 # A slow machine is no fault of the code: hypothesis must not time the examples.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 
-def written(base: str, changes: Changes) -> str:
-    """The YAML text of a shipped environment after the changes: dotted keys, list positions as numbers, `...` removes."""
-    document = yaml.safe_load((ROOT / "environments" / f"{base}.yaml").read_text(encoding="utf-8"))
-    for dotted, value in changes.items():
-        *parents, last = (int(step) if step.isdigit() else step for step in dotted.split("."))
-        holder = document
-        for parent in parents:
-            holder = holder[parent] if isinstance(parent, int) else holder.setdefault(parent, {})
-        if value is ...:
-            del holder[last]
-        else:
-            holder[last] = value
-    return yaml.safe_dump(document, sort_keys=False)
-
-
 def judged(base: str, changes: Changes, *, pins: Pins, catalog: Catalog) -> Loaded:
-    return load_text(written(base, changes), PATH, catalog, pins=pins)
+    return load_text(text_of(base, changes), PATH, catalog, pins=pins)
 
 
 @pytest.fixture(scope="session")
 def text() -> Callable[[str, Changes], str]:
     """`text(BASE, CHANGES)`: the file as YAML, not yet judged."""
-    return written
+    return text_of
 
 
 @pytest.fixture(scope="session")

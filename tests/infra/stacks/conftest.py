@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
-from functools import cache
 
 import pytest
-import yaml
 
-from infra.catalog import CATALOG
-from infra.config.loader import load_text
-from infra.config.plan import Plan, build_plan
-from infra.local.pins import fixture_pins
+from infra.config.plan import Plan
 from infra.node import use_pinned_node
+from tests.shipped import plan_of
 
-from .resources import ROOT, Plans, Template, Templates
+from .resources import Plans, Template, Templates
 
 use_pinned_node(os.environ)
 
@@ -23,21 +18,7 @@ use_pinned_node(os.environ)
 @pytest.fixture(scope="session")
 def plan() -> Plans:
     """`plan(NAME, {"network.egress": "none"})`: the plan of a shipped environment, with dotted keys changed."""
-
-    @cache
-    def built(name: str, changes: str) -> Plan:
-        document = yaml.safe_load((ROOT / "environments" / f"{name}.yaml").read_text(encoding="utf-8"))
-        for dotted, value in json.loads(changes).items():
-            *parents, last = dotted.split(".")
-            holder = document
-            for parent in parents:
-                holder = holder.setdefault(parent, {})
-            holder[last] = value
-        pins = fixture_pins(document["kubernetes"]["version"], CATALOG.addons)
-        loaded = load_text(yaml.safe_dump(document, sort_keys=False), name, pins=pins)
-        return build_plan(loaded.environment, loaded.pins, loaded.warnings)
-
-    return lambda name, changes=None: built(name, json.dumps(changes or {}))
+    return plan_of
 
 
 @pytest.fixture(scope="session")
