@@ -56,13 +56,18 @@ def kuberay_operator(plan: Plan) -> Values:
 
 
 def kueue(plan: Plan) -> Values:
-    """Two replicas, since its webhooks fail closed for jobs of the run's namespace, the only one that they look at."""
+    """Two replicas, since its webhooks fail closed for jobs of the run's namespace, the only one that they look at.
+
+    It places gangs, and that is all: left on, node replacement ends a run whose node is cordoned, or not ready for half a
+    minute, past the disruption budget.
+    """
     return {
         "fullnameOverride": "kueue",
         "enablePrometheus": False,
         "enableCertManager": False,
         "enableKueueViz": False,
         "controllerManager": {
+            "featureGates": [{"name": "TASFailedNodeReplacement", "enabled": False}],
             "replicas": 2,
             "manager": {
                 "image": image(plan, "kueue"),

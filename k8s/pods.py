@@ -17,6 +17,7 @@ from infra.config.pool_plan import (
     LABEL_DOMAIN,
     TAINT_EFFECTS,
     PoolPlan,
+    scaled_outside,
 )
 
 Spec = dict[str, Any]
@@ -172,6 +173,12 @@ def base_variables(plan: Plan) -> dict[str, str]:
 def queued(queue: str) -> dict[str, str]:
     """Labels that put a suspended workload into a Kueue queue, with the priority class of the same name."""
     return {"kueue.x-k8s.io/queue-name": queue, "kueue.x-k8s.io/priority-class": queue}
+
+
+def counted(pool: PoolPlan) -> dict[str, str]:
+    """Annotation of a queued pod on a pool whose nodes Kueue counts before it admits a workload (its flavor has a
+    topology). None where an autoscaler brings nodes only for pods that already wait."""
+    return {} if scaled_outside(pool) == "autoscaler" else {"kueue.x-k8s.io/podset-unconstrained-topology": "true"}
 
 
 def with_pod_ip(spec: Spec) -> Spec:

@@ -151,18 +151,19 @@ CONTROLLERS: Mapping[str, Controller] = MappingProxyType(
                     as_of=date(2026, 3, 31),
                 ),
             ),
+            # The newest whose Go module could be had, so the newest that the test bed can run.
             _controller(
                 "lws",
-                version="0.10.0",
-                app_version="v0.10.0",
+                version="0.9.0",
+                app_version="v0.9.0",
                 repository="oci://registry.k8s.io/lws/charts",
                 namespace="lws-system",
                 min_kubernetes="1.26",
                 crds_in_folder=True,
                 source=Source(
-                    title="kubernetes-sigs/lws v0.10.0, charts/lws and installation page",
-                    url="https://github.com/kubernetes-sigs/lws/tree/v0.10.0/charts/lws",
-                    as_of=date(2026, 8, 11),
+                    title="kubernetes-sigs/lws v0.9.0, charts/lws and installation page",
+                    url="https://github.com/kubernetes-sigs/lws/tree/v0.9.0/charts/lws",
+                    as_of=date(2026, 6, 17),
                 ),
             ),
             _controller(

@@ -172,6 +172,7 @@ def _on_whole_nodes(
         name,
         component(owner) | {JOB_LABEL: name},
         spec,
+        pool,
         deadline_seconds=deadline_seconds,
         completionMode="Indexed",
         completions=nodes,
@@ -220,6 +221,7 @@ def _smoke(plan: Plan, rollout: RolloutPlan, image: str) -> tuple[Object, ...]:
             name,
             component(part) | {JOB_LABEL: name},
             spec,
+            plan.pool(pool),
             deadline_seconds=30 * MINUTE,
             completions=1,
             parallelism=1,
@@ -244,7 +246,10 @@ def _of(owner: str) -> Spec:
     }
 
 
-def _job(name: str, labels: Mapping[str, str], spec: Spec, *, deadline_seconds: int, **fields: Any) -> Object:
+def _job(
+    name: str, labels: Mapping[str, str], spec: Spec, pool: PoolPlan, *, deadline_seconds: int, **fields: Any
+) -> Object:
+    annotations = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", **pods.counted(pool)}
     return obj(
         "batch/v1",
         "Job",
@@ -257,6 +262,6 @@ def _job(name: str, labels: Mapping[str, str], spec: Spec, *, deadline_seconds: 
             "ttlSecondsAfterFinished": KEEP_SECONDS,
             "podReplacementPolicy": "Failed",
             **fields,
-            "template": pods.pod_template(labels, spec, {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}),
+            "template": pods.pod_template(labels, spec, annotations),
         },
     )

@@ -105,7 +105,8 @@ def _policy(
     for direction, rules in (("Ingress", ingress), ("Egress", egress)):
         if rules is not None:
             spec["policyTypes"].append(direction)
-            spec[direction.lower()] = list(rules)
+            if rules:  # an empty list would be dropped by the API server, and look changed at every apply
+                spec[direction.lower()] = list(rules)
     return obj("networking.k8s.io/v1", "NetworkPolicy", name, namespace=RUN_NAMESPACE, spec=spec)
 
 

@@ -17,7 +17,7 @@ from dataclasses import fields, is_dataclass
 
 from infra.config.plan import Plan
 from infra.config.pod_plan import PodResources
-from infra.config.pool_plan import EFA_RESOURCE, GPU_RESOURCE, HUGE_PAGES_RESOURCE, PoolPlan
+from infra.config.pool_plan import EFA_RESOURCE, GPU_RESOURCE, HUGE_PAGES_RESOURCE, PoolPlan, scaled_outside
 from k8s.charts.priorities import CLASSES
 from k8s.manifest import Object, obj
 from k8s.names import BATCH_QUEUE, RUN_NAMESPACE, TRAINER_PRIORITY, TRAINER_QUEUE, WORKER_PRIORITY
@@ -26,6 +26,10 @@ from k8s.pods import on_pool, quantity
 API = "kueue.x-k8s.io/v1beta2"
 """The version that 0.17 stores; it still serves v1beta1, with a warning."""
 CLUSTER_QUEUE = "run"
+TOPOLOGY = "nodes"
+"""By it Kueue places a workload node by node before it admits it: one node short admits nothing. Only flavors of pools whose
+nodes are there, or come by a schedule, have it; an autoscaler brings nodes for pods that wait, so there it would wait for
+ever."""
 PRIORITIES: Mapping[str, str] = {TRAINER_QUEUE: TRAINER_PRIORITY, BATCH_QUEUE: WORKER_PRIORITY}
 """Workload priority class → the priority class of the pods, whose value it has."""
 
@@ -34,6 +38,7 @@ def objects(plan: Plan) -> tuple[Object, ...]:
     pools, covered = queued_pools(plan), covered_resources(plan)
     values = {name: value for name, value, _, _ in CLASSES}
     return (
+        obj(API, "Topology", TOPOLOGY, spec={"levels": [{"nodeLabel": "kubernetes.io/hostname"}]}),
         *(_flavor(pool) for pool in pools),
         *(
             obj(
@@ -87,7 +92,7 @@ def node_quota(pool: PoolPlan) -> dict[str, str]:
         "ephemeral-storage": f"{nodes * pool.allocatable.ephemeral_gib}Gi",
         GPU_RESOURCE: str(nodes * pool.gpus_per_node),
         EFA_RESOURCE: str(nodes * pool.efa_per_node),
-        HUGE_PAGES_RESOURCE: f"{nodes * pool.huge_pages_mib}Mi",
+        HUGE_PAGES_RESOURCE: f"{nodes * pool.huge_pages_mib}Mi" if pool.huge_pages_mib else "0",
     }
 
 
@@ -119,6 +124,7 @@ def _flavor(pool: PoolPlan) -> Object:
         spec={
             "nodeLabels": place["nodeSelector"],
             "tolerations": place["tolerations"],
+            **({} if scaled_outside(pool) == "autoscaler" else {"topologyName": TOPOLOGY}),
         },
     )
 

@@ -59,8 +59,9 @@ Spec = dict[str, Any]
 JIT_PATH = "/jit"
 STARTUP_PERIOD_SECONDS, STARTUP_FAILURES = 15, 240
 """An hour: a first start reads hundreds of GiB and compiles kernels."""
-ROLLING_SHARE = "25%"
-"""Engines that a new image or a new flag takes out of service together."""
+ROLLING_PARTS = 4
+"""A new image or a new flag takes one engine in so many out of service together. As a number: a share of few replicas is
+none, which the controller's webhook refuses."""
 
 
 def objects(plan: Plan, *, image: str) -> tuple[Object, ...]:
@@ -108,7 +109,11 @@ def _fleet(plan: Plan, rollout: RolloutPlan, *, image: str, router: bool) -> Obj
             "networkConfig": {"subdomainPolicy": "Shared"},
             "rolloutStrategy": {
                 "type": "RollingUpdate",
-                "rollingUpdateConfiguration": {"maxUnavailable": ROLLING_SHARE, "maxSurge": 0, "partition": 0},
+                "rollingUpdateConfiguration": {
+                    "maxUnavailable": max(1, rollout.geometry.engines_max // ROLLING_PARTS),
+                    "maxSurge": 0,
+                    "partition": 0,
+                },
             },
             # Workers join the bootstrap that makes the leader ready.
             "startupPolicy": "LeaderCreated",

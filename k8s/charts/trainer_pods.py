@@ -141,7 +141,8 @@ def _pod(plan: Plan, name: str, part: str, *, init: Sequence[Spec], container: S
         **({"volumes": list(volumes)} if volumes else {}),
     }
     labels = component(TRAINER) | {RUN_LABEL: name, PART_LABEL: part}
-    return pods.pod_template(labels, spec, {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"})
+    annotations = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", **pods.counted(plan.pool(trainer.pool))}
+    return pods.pod_template(labels, spec, annotations)
 
 
 def _placed(container: Spec) -> Spec:

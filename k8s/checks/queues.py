@@ -10,7 +10,7 @@ from infra.config.plan import Plan
 from k8s.checks.quantities import pod_requests, quantity
 from k8s.checks.references import QUEUE_LABEL
 from k8s.checks.scheduling import Node, may_stand, nodes, reached
-from k8s.checks.tree import Pods, Problem, Tree, where
+from k8s.checks.tree import Pods, Problem, Tree, expression_holds, where
 from k8s.manifest import Object
 
 _PLAIN = ("cpu", "memory", "ephemeral-storage")
@@ -74,7 +74,7 @@ def quotas_cover_requests(tree: Tree, _plan: Plan) -> Iterator[Problem]:
     for item in tree.of_kind("ResourceQuota"):
         hard = item["spec"].get("hard", {})
         for name, group in groups.items():
-            used = _used([pods for pods in group if pods.namespace == item["metadata"]["namespace"]])
+            used = _used([pods for pods in group if _counts(item, pods)])
             for key, value in used.items():
                 limit = quantity(hard.get(key))
                 if limit is not None and value > limit:
@@ -87,6 +87,15 @@ def quotas_cover_requests(tree: Tree, _plan: Plan) -> Iterator[Problem]:
     for item in tree.of_kind("LimitRange"):
         for limit_item in item["spec"].get("limits", ()):
             yield from _beyond(item, limit_item, tree)
+
+
+def _counts(quota: Object, pods: Pods) -> bool:
+    """Whether the quota counts these pods: its namespace, and its priority classes where it names any."""
+    selected = quota["spec"].get("scopeSelector", {}).get("matchExpressions", ())
+    return pods.namespace == quota["metadata"]["namespace"] and all(
+        expression_holds({**item, "key": item["scopeName"]}, {"PriorityClass": pods.spec.get("priorityClassName", "")})
+        for item in selected
+    )
 
 
 _FIX = "Compute covered resources and quotas from the plan's pods."

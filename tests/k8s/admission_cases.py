@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from k8s.pods import container, local_cache, on_pool, quantity, rdma, restricted
-from tests.k8s.plans import IMAGE, plan_of
+from tests.shipped import IMAGE, plan_of
 
 Pod = dict[str, Any]
 PLAN = plan_of("reference-p5en")

@@ -220,7 +220,7 @@ BROKEN: tuple[tuple[str, str, Break], ...] = (
     (
         "quota.covers",
         "namespace quota one GPU short",
-        lambda d: one(d, "ResourceQuota")["spec"]["hard"].update({f"requests.{GPU_RESOURCE}": "383"}),
+        lambda d: one(d, "ResourceQuota", "rollout")["spec"]["hard"].update({f"requests.{GPU_RESOURCE}": "255"}),
     ),
     (
         "quota.covers",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from k8s.ports import BUFFER_PORT, ENVIRONMENT_PORT, METRICS_PORT
 from tests.k8s.network import Endpoint
-from tests.k8s.plans import SHIPPED
+from tests.shipped import SHIPPED
 
 
 def _pod(name: str, address: str, namespace: str = "rl", **ports: int) -> Endpoint:

@@ -51,7 +51,7 @@ def _direction(
     ]
     if not mine:
         return True
-    rules = [rule for spec in mine for rule in spec[direction.lower()]]
+    rules = [rule for spec in mine for rule in spec.get(direction.lower(), ())]
     return any(_ports(rule, target, protocol, port) and _peers(rule, key, governed.namespace, peer) for rule in rules)
 
 

@@ -7,7 +7,7 @@ from functools import cache
 from infra.config.outputs import Outputs
 from infra.config.plan import Plan
 from k8s.render import Rendered, manifests
-from tests.k8s.plans import IMAGE, plan_of
+from tests.shipped import IMAGE, plan_of
 
 
 @cache

@@ -17,7 +17,7 @@ from k8s.checks.quantities import quantity
 from k8s.controllers import CONTROLLER_VALUES, REQUEUES, kueue_configuration
 from k8s.helm_values import Values
 from k8s.monitoring_stack import NODE_EXPORTER, RETENTION_GIB, VOLUME_GIB
-from tests.k8s.plans import SHIPPED, plan_of
+from tests.shipped import SHIPPED, plan_of
 
 TAINTED = {
     "pools.base": {

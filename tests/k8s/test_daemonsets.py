@@ -12,7 +12,7 @@ from k8s.checks.scheduling import reached
 from k8s.daemonsets import daemonset, requests
 from k8s.manifest import Object
 from k8s.pods import container
-from tests.k8s.plans import IMAGE, SHIPPED, plan_of
+from tests.shipped import IMAGE, SHIPPED, plan_of
 
 STRANGE = [
     {"key": "example.com/gpu", "value": "present", "effect": "NO_EXECUTE"},

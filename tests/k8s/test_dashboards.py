@@ -10,7 +10,7 @@ import pytest
 
 from infra.config.plan import Plan
 from k8s import dashboards
-from tests.k8s.plans import SHIPPED, plan_of
+from tests.shipped import SHIPPED, plan_of
 
 
 @pytest.mark.parametrize("make", [dashboards.fleet, dashboards.run])

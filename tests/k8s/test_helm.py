@@ -16,7 +16,7 @@ from infra.config.loader import load
 from infra.config.plan import build_plan
 from k8s.controllers import CONTROLLER_VALUES
 from k8s.helm import helm_files, install_script
-from tests.k8s.plans import ENVIRONMENTS, SHIPPED, plan_of
+from tests.shipped import ENVIRONMENTS, SHIPPED, plan_of
 
 CHART = b"a chart\n"
 HELM = """#!/bin/sh

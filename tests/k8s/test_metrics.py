@@ -12,8 +12,8 @@ import pytest
 from infra.config.plan import Plan
 from k8s import alerts, dashboards
 from k8s.metrics import METRICS, TARGET_LABELS
-from tests.k8s.plans import SHIPPED, plan_of
 from tests.k8s.promql import read
+from tests.shipped import SHIPPED, plan_of
 
 
 def expressions(plan: Plan) -> Iterator[tuple[str, str]]:

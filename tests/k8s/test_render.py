@@ -19,15 +19,16 @@ from infra.config.pins import UNRESOLVED
 from infra.config.plan import Plan, build_plan
 from infra.config.pool_plan import EFA_RESOURCE
 from infra.constructs.apply_script import FIELD_MANAGER
+from infra.local.pins import fixture_pins
 from k8s.checks.check import check
 from k8s.checks.schema import CustomResources, SchemaFault, next_minor, schema_faults
 from k8s.checks.tree import tree
 from k8s.manifest import CLUSTER_SCOPED
 from k8s.render import TRAINER_FILE, Rendered, manifests
 from tests.k8s.drafts import draft, engine, files, group, main, one
-from tests.k8s.plans import ENVIRONMENTS, IMAGE, PINS, SHIPPED, plan_of
 from tests.k8s.renders import outputs_of, rendered
 from tests.k8s.schema_files import schemas
+from tests.shipped import ENVIRONMENTS, IMAGE, SHIPPED, plan_of
 
 REFERENCE = "reference-p5en"
 VERSIONS = ("this", "next")
@@ -319,6 +320,6 @@ def test_another_efa_count_in_the_catalog_shows_in_every_pod_and_queue(instance:
 def _with_efa_count(instance: str, name: str, count: int) -> tuple[Rendered, Plan]:
     changed = replace(CATALOG.instances[instance], efa_devices=count)
     catalog = replace(CATALOG, instances={**CATALOG.instances, instance: changed})
-    loaded = load(ENVIRONMENTS / f"{name}.yaml", pins=PINS)
+    loaded = load(ENVIRONMENTS / f"{name}.yaml", pins=fixture_pins("1.35", CATALOG.addons))
     plan = build_plan(loaded.environment, loaded.pins, catalog=catalog)
     return manifests(plan, image=IMAGE, outputs=outputs_of(plan)), plan

@@ -15,7 +15,7 @@ def dotted(version: object) -> tuple[int, ...]:
 
 
 def test_versions_are_those_that_the_control_plane_test_bed_ran() -> None:
-    tested = {"kuberay-operator": "1.5.0", "kueue": "0.17.0", "lws": "0.10.0", "keda": "2.20.1"}
+    tested = {"kuberay-operator": "1.5.0", "kueue": "0.17.0", "lws": "0.9.0", "keda": "2.20.1"}
     assert {name: CONTROLLERS[name].version for name in tested} == tested
     assert CONTROLLERS["kube-prometheus-stack"].app_version == "v0.93.0"
 

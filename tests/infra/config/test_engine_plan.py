@@ -23,7 +23,7 @@ from infra.config.engine_plan import (
 from infra.config.environment import RolloutWorkload
 from infra.config.geometry import RolloutGeometry, rollout_geometry
 from infra.config.plan import Plan
-from tests.k8s.plans import SHIPPED, plan_of
+from tests.shipped import SHIPPED, plan_of
 
 DEEPEP_V2 = [model for model in MODELS.values() if model.deepep_v2]
 SPOT_NOTICE_SECONDS = 120

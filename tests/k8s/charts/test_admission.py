@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from k8s.charts import admission
 from tests.k8s.admission_cases import ADMITTED, CASES, REFUSED, Case, Pod, changed, plain
 from tests.k8s.cel import EvalError, compiled
-from tests.k8s.plans import plan_of
+from tests.shipped import plan_of
 
 POLICY, BINDING = admission.objects(plan_of("reference-p5en"))
 SPEC = POLICY["spec"]

@@ -6,7 +6,7 @@ import pytest
 
 from k8s.charts import devices
 from k8s.manifest import Object
-from tests.k8s.plans import IMAGE, SHIPPED, plan_of
+from tests.shipped import IMAGE, SHIPPED, plan_of
 
 CUSTOM = {"id": "ami-0123456789abcdef0", "efa_driver": "3.3.0", "gdrdrv": "2.5.2"}
 BASELINE = {

@@ -12,7 +12,7 @@ from k8s.charts import exporters
 from k8s.charts.observability import DCGM_EXPORTER, EFA_EXPORTER
 from k8s.manifest import Object
 from k8s.metrics import METRICS
-from tests.k8s.plans import IMAGE, SHIPPED, plan_of
+from tests.shipped import IMAGE, SHIPPED, plan_of
 
 
 def rendered(image: str | None = IMAGE) -> dict[str, Object]:

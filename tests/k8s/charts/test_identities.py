@@ -5,7 +5,7 @@ from __future__ import annotations
 from k8s.charts import identities
 from k8s.charts.network_policies import WITH_API
 from k8s.names import MONITORING_NAMESPACE, RUN_NAMESPACE, SERVICE_ACCOUNTS, SYSTEM_NAMESPACE
-from tests.k8s.plans import plan_of
+from tests.shipped import plan_of
 
 OBJECTS = identities.objects(plan_of("reference-p5en"))
 ACCOUNTS = {

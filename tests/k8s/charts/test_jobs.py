@@ -7,7 +7,7 @@ import pytest
 from infra.config.pool_plan import EFA_RESOURCE, GPU_RESOURCE
 from k8s import pods
 from k8s.charts import jobs
-from tests.k8s.plans import IMAGE, SHIPPED, plan_of
+from tests.shipped import IMAGE, SHIPPED, plan_of
 
 R, P6, S = "reference-p5en", "p6-b200", "starter-p5en"
 

@@ -7,7 +7,7 @@ import pytest
 from infra.catalog.controllers import CONTROLLERS
 from k8s.charts import namespaces
 from k8s.names import MONITORING_NAMESPACE, RUN_NAMESPACE, SYSTEM_NAMESPACE
-from tests.k8s.plans import plan_of
+from tests.shipped import plan_of
 
 LEVELS = {
     item["metadata"]["name"]: {

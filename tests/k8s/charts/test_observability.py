@@ -9,7 +9,7 @@ import pytest
 
 from k8s.charts import observability, rollout, workers
 from k8s.manifest import Object
-from tests.k8s.plans import IMAGE, SHIPPED, plan_of
+from tests.shipped import IMAGE, SHIPPED, plan_of
 
 
 def of_kind(kind: str, name: str = "reference-p5en") -> dict[str, Object]:

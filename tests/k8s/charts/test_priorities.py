@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from k8s.charts import priorities
 from k8s.names import ROLLOUT_PRIORITY, SYSTEM_PRIORITY, TRAINER_PRIORITY, WORKER_PRIORITY
-from tests.k8s.plans import plan_of
+from tests.shipped import plan_of
 
 CLASSES = {item["metadata"]["name"]: item for item in priorities.objects(plan_of("reference-p5en"))}
 HIGHEST_FIRST = (SYSTEM_PRIORITY, TRAINER_PRIORITY, WORKER_PRIORITY, ROLLOUT_PRIORITY)

@@ -17,8 +17,8 @@ from k8s.checks.quantities import quantity as parsed
 from k8s.manifest import Object
 from k8s.pods import quantity, queued
 from k8s.schemas import served_schemas
-from tests.k8s.plans import SHIPPED, plan_of
 from tests.k8s.schema_files import schemas
+from tests.shipped import SHIPPED, plan_of
 
 EACH = pytest.mark.parametrize("name", SHIPPED)
 

@@ -12,7 +12,7 @@ from infra.config.plan import Plan
 from infra.config.pod_plan import PodResources
 from k8s.charts import quotas
 from k8s.pods import quantity
-from tests.k8s.plans import SHIPPED, plan_of
+from tests.shipped import SHIPPED, plan_of
 
 
 def number(text: str) -> int:
@@ -21,7 +21,9 @@ def number(text: str) -> int:
 
 
 def hard(plan: Plan) -> dict[str, str]:
-    return quotas.objects(plan)[0]["spec"]["hard"]
+    """All bounds; of those that two quotas have, the one for everything but rollouts."""
+    of_run, *others = [item["spec"]["hard"] for item in quotas.objects(plan) if item["kind"] == "ResourceQuota"]
+    return {key: bound for quota in (*others, of_run) for key, bound in quota.items()}
 
 
 def whole_run(plan: Plan) -> Iterator[tuple[PodResources, int]]:
@@ -87,10 +89,20 @@ def test_nothing_of_the_run_opens_itself_to_the_outside() -> None:
 @pytest.mark.parametrize("name", SHIPPED)
 def test_largest_pod_is_admitted_and_the_nominal_node_is_not(name: str) -> None:
     plan = plan_of(name)
-    (limits,) = quotas.objects(plan)[1]["spec"]["limits"]
+    (limits,) = quotas.objects(plan)[-1]["spec"]["limits"]
     assert limits["type"] == "Pod"
     worker = plan.workload.trainer.pods.worker
     assert worker.memory_mib <= number(limits["max"]["memory"])
     assert worker.cpu_millis <= number(limits["max"]["cpu"])
     assert number(limits["max"]["memory"]) < 2048 * 1024
     assert number(limits["max"]["cpu"]) < plan.pool(plan.workload.trainer.pool).vcpus_per_node * 1000
+
+
+def test_charges_of_rollouts_never_count_against_the_trainer() -> None:
+    plan = plan_of("reference-p5en")
+    of_run, of_rollouts, shared = (item["spec"] for item in quotas.objects(plan)[:3])
+    (run_scope,), (rollout_scope,) = (spec["scopeSelector"]["matchExpressions"] for spec in (of_run, of_rollouts))
+    assert run_scope == {"scopeName": "PriorityClass", "operator": "NotIn", "values": ["moerl-rollout"]}
+    assert rollout_scope == {"scopeName": "PriorityClass", "operator": "In", "values": ["moerl-rollout"]}
+    assert of_rollouts["hard"]["requests.nvidia.com/gpu"] == str(32 * 8)
+    assert "scopeSelector" not in shared

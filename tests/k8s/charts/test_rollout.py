@@ -16,7 +16,7 @@ from infra.config.pool_plan import EFA_RESOURCE, GPU_RESOURCE
 from k8s.charts import rollout, router
 from k8s.manifest import Object
 from k8s.pods import rdma, restricted
-from tests.k8s.plans import IMAGE, SHIPPED, plan_of
+from tests.shipped import IMAGE, SHIPPED, plan_of
 
 SPOT_NOTICE_SECONDS = 120
 FOUR_GPUS = {"workload.rollout.gpus_per_engine": 4, "workload.rollout.expert_parallel": 4}

@@ -7,7 +7,7 @@ from typing import Any
 from k8s.charts import rollout, router
 from k8s.manifest import Object
 from tests.k8s.charts.test_rollout import STABLE
-from tests.k8s.plans import IMAGE, plan_of
+from tests.shipped import IMAGE, plan_of
 
 
 def objects() -> dict[tuple[str, str], Object]:

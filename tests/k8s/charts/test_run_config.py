@@ -8,7 +8,7 @@ import pytest
 
 from infra.config.outputs import Outputs
 from k8s.charts import run_config
-from tests.k8s.plans import SHIPPED, plan_of
+from tests.shipped import SHIPPED, plan_of
 
 LIMIT_BYTES = 1 << 20
 

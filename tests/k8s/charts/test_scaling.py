@@ -10,7 +10,7 @@ import pytest
 from infra.config.plan import Plan
 from k8s.charts import rollout, scaling, workers
 from k8s.manifest import Object
-from tests.k8s.plans import IMAGE, SHIPPED, plan_of
+from tests.shipped import IMAGE, SHIPPED, plan_of
 
 
 def scaled(plan: Plan) -> dict[str, Object]:

@@ -8,7 +8,7 @@ import pytest
 
 from infra.config.outputs import Outputs
 from k8s.charts import storage
-from tests.k8s.plans import plan_of
+from tests.shipped import plan_of
 
 FSX, NVME = "reference-p5en", "p5"
 OUTPUTS = Outputs(

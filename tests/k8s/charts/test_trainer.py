@@ -12,7 +12,7 @@ from infra.config.pool_plan import EFA_RESOURCE, GPU_RESOURCE, HUGE_PAGES_RESOUR
 from k8s import pods
 from k8s.charts import trainer
 from k8s.flags.sglang_rules import parse
-from tests.k8s.plans import IMAGE, SHIPPED, plan_of
+from tests.shipped import IMAGE, SHIPPED, plan_of
 
 R, P5, S = "reference-p5en", "p5", "starter-p5en"
 OTHER = IMAGE[:-1] + "1"

@@ -11,7 +11,7 @@ from k8s import pods
 from k8s.charts import rollout, trainer_pods
 from k8s.flags.miles import trainer_flags
 from k8s.flags.sglang_rules import parse
-from tests.k8s.plans import IMAGE, SHIPPED, plan_of
+from tests.shipped import IMAGE, SHIPPED, plan_of
 
 R, P5, S = "reference-p5en", "p5", "starter-p5en"  # FSx; NVMe; NVMe
 NAME = "trainer-00000000"

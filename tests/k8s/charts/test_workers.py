@@ -11,7 +11,7 @@ from infra.config.plan import Plan
 from infra.config.pod_plan import daemonset_load
 from k8s.charts import workers
 from k8s.manifest import Object
-from tests.k8s.plans import IMAGE, SHIPPED, plan_of
+from tests.shipped import IMAGE, SHIPPED, plan_of
 
 
 def made(plan: Plan, kind: str) -> list[Object]:

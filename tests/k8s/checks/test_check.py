@@ -10,8 +10,8 @@ from k8s.checks.check import CHECKS, check
 from k8s.render import manifests
 from tests.k8s.broken import BROKEN
 from tests.k8s.drafts import Break, draft, files, one, trainer
-from tests.k8s.plans import IMAGE, plan_of
 from tests.k8s.renders import rendered
+from tests.shipped import IMAGE, plan_of
 
 REFERENCE = "reference-p5en"
 

@@ -9,7 +9,7 @@ import pytest
 from infra.config.pool_plan import TaintPlan
 from k8s.checks.scheduling import Node, may_stand, nodes, reached
 from k8s.pods import on_pool, on_pools
-from tests.k8s.plans import SHIPPED, plan_of
+from tests.shipped import SHIPPED, plan_of
 
 GPU = TaintPlan(key="nvidia.com/gpu", value="true", effect="NO_SCHEDULE")
 EVICT = TaintPlan(key="evict", value="", effect="NO_EXECUTE")

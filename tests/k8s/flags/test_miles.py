@@ -7,7 +7,7 @@ import yaml
 from k8s.flags import miles
 from k8s.flags.sglang_rules import parse
 from k8s.ports import METRICS_PORT
-from tests.k8s.plans import plan_of
+from tests.shipped import plan_of
 
 
 def flags_of(name: str, changes=None) -> dict[str, str]:

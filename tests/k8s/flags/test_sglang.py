@@ -15,7 +15,7 @@ from infra.config.workload_plan import RolloutPlan
 from k8s.flags.sglang import EngineCommand, engine_command
 from k8s.flags.sglang_rules import known_names, parse, refusals
 from tests.infra.config.test_engine_plan import engine_of, geometry_of
-from tests.k8s.plans import SHIPPED, plan_of
+from tests.shipped import SHIPPED, plan_of
 
 VERSIONS = sorted({stack.sglang for stack in SOFTWARE.values()})
 

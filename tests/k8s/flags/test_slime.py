@@ -7,7 +7,7 @@ import pytest
 from infra.config.faults import EnvironmentFault
 from k8s.flags import slime
 from k8s.flags.sglang_rules import parse
-from tests.k8s.plans import plan_of
+from tests.shipped import plan_of
 
 BASELINE = {"software": "baseline", "workload.rollout.precision": "bf16", "workload.trainer.expert_parallel": 8}
 

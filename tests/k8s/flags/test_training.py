@@ -12,7 +12,7 @@ from k8s.flags import miles, slime
 from k8s.flags.known import RELEASES, framework_flags, is_known, nearest
 from k8s.flags.sglang_rules import parse
 from k8s.flags.training import REFUSED, scratch_directory
-from tests.k8s.plans import SHIPPED, plan_of
+from tests.shipped import SHIPPED, plan_of
 
 R, S, P6 = "reference-p5en", "starter-p5en", "p6-b200"
 BASELINE = {"software": "baseline", "workload.rollout.precision": "bf16", "workload.trainer.expert_parallel": 8}
