@@ -53,7 +53,7 @@ check: install
 	@$(VENV)/bin/mypy
 
 unit: install
-	@$(PY) -m pytest -m "not emulator"
+	@$(PY) -m pytest -m "not emulator and not cluster"
 
 emulator: install
 	@$(PY) -m pytest -m emulator
