@@ -52,7 +52,7 @@ app = typer.Typer(
     epilog="ENV is a name under environments/ or a path. Exit codes: 0 done, 1 failed, 2 wrong input, 3 timed out.",
 )
 pool_app = typer.Typer(no_args_is_help=True, help="What CloudFormation must not own about a node pool.")
-local_app = typer.Typer(no_args_is_help=True, help="The embedded AWS on this machine.")
+local_app = typer.Typer(no_args_is_help=True, help="The embedded AWS and the control plane on this machine.")
 app.add_typer(pool_app, name="pool")
 app.add_typer(local_app, name="local")
 
@@ -272,15 +272,26 @@ def pool_tag(env: Env, pool: Annotated[str, typer.Argument(metavar="POOL")], as_
     _attempt(run, as_json)
 
 
-@local_app.command(epilog="Example: moerl local up && eval $(moerl local status --export)")
+@local_app.command(
+    epilog="Example: moerl local up && eval $(moerl local status --export)\n\n"
+    "Example: moerl local up --kubernetes --env starter-p5en"
+)
 def up(
     directory: Annotated[Path, typer.Option("--dir", help="Where its state and log are kept.")] = ROOT / ".cache/local",
     account: Annotated[str, typer.Option(help="Account id that it answers with.")] = "123456789012",
     region: Annotated[str, typer.Option(help="Its region.")] = "us-west-2",
+    kubernetes: Annotated[
+        bool,
+        typer.Option("--kubernetes", help="Start a real Kubernetes control plane instead, with the nodes of --env."),
+    ] = False,
+    env: Annotated[str, typer.Option("--env", help="Environment whose nodes are simulated.")] = "reference-p5en",
 ) -> None:
-    """Start the embedded AWS on a free port of 127.0.0.1."""
+    """Start the embedded AWS, or a Kubernetes control plane, on free ports of 127.0.0.1."""
     from infra.local import server
 
+    if kubernetes:
+        _kubernetes_up(directory.resolve() / "kubernetes", env)
+        return
     python = ROOT / ".venv-emulator" / "bin" / "python"
     if not python.is_file():
         _say(err, "no emulator", "red", "run `make install` first, which gives it a virtual environment of its own")
@@ -300,22 +311,29 @@ def status(
     export: Annotated[bool, typer.Option("--export", help="Print shell exports for the AWS and CDK CLIs.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Say whether the embedded AWS runs, and where."""
+    """Say what runs here, the embedded AWS or a control plane, and where. Exit 1 when nothing does."""
     from infra.local import server
+    from infra.local.kubernetes import cluster
 
-    running = server.status(directory)
+    running, control_plane = server.status(directory), cluster.status(directory / "kubernetes")
     node = pinned_node()
     variables = server.client_environment(running, node=node) if running and node else {}
+    if control_plane:
+        variables = {**variables, "KUBECONFIG": str(control_plane.kubeconfig)}
     if as_json:
-        _json({"running": running is not None, "url": running.url if running else None, "environment": variables})
-    elif running is None:
+        document = {"running": running is not None, "url": running.url if running else None, "environment": variables}
+        _json({**document, "kubernetes_url": control_plane.url if control_plane else None})
+    elif running is None and control_plane is None:
         err.print("not running")
     elif export:
         for key, value in sorted(variables.items()):
             print(f"export {key}={shlex.quote(value)}")
     else:
-        _say(out, "up", "green", f"{running.url} (pid {running.pid})")
-    if running is None:
+        if running:
+            _say(out, "up", "green", f"{running.url} (pid {running.pid})")
+        if control_plane:
+            _say(out, "up", "green", f"{control_plane.url}, KUBECONFIG={control_plane.kubeconfig}")
+    if running is None and control_plane is None:
         raise typer.Exit(FAILED)
 
 
@@ -323,10 +341,52 @@ def status(
 def down(
     directory: Annotated[Path, typer.Option("--dir", help="Where its state and log are kept.")] = ROOT / ".cache/local",
 ) -> None:
-    """Stop the embedded AWS that `up` started; what was deployed to it is gone."""
+    """Stop what `up` started, embedded AWS and control plane; what was deployed to them is gone."""
     from infra.local import server
+    from infra.local.kubernetes import cluster
 
-    out.print("stopped" if server.stop(directory) else "nothing was running")
+    stopped = [server.stop(directory), cluster.stop(directory / "kubernetes")]
+    out.print("stopped" if any(stopped) else "nothing was running")
+
+
+def _kubernetes_up(folder: Path, env: str) -> None:
+    """The control plane with every node of the environment at its largest, its add-ons and controllers; it stays up."""
+    from infra.local.pins import fixture_pins
+
+    draft = _load(env, None, as_json=False)
+    pins = fixture_pins(draft.environment.kubernetes.version, CATALOG.addons)
+    plan = build_plan(draft.environment, pins, draft.warnings)
+    use_pinned_node(os.environ)
+    from infra.local.kubernetes import cluster, fleet
+    from infra.local.kubernetes.api import ApiFault
+    from infra.local.kubernetes.processes import ProcessFault
+    from infra.local.kubernetes.programs import ProgramsMissing
+    from infra.local.kubernetes.programs import locate as locate_programs
+    from infra.local.schemas import local_schemas
+
+    running = cluster.status(folder)
+    if running is not None:
+        _say(err, "not started", "red", f"one runs here already: {running.url}")
+        raise typer.Exit(FAILED)
+    cluster.stop(folder)
+    given = os.environ.get("KUBEBUILDER_ASSETS")
+    try:
+        started, _, unknown = fleet.start(
+            folder,
+            locate_programs(Path(given) if given else None),
+            plan,
+            local_schemas(os.environ),
+            bound=False,
+            progress=lambda step: err.print(f"starting {step}", highlight=False),
+        )
+    except (ProgramsMissing, ProcessFault, ApiFault, TimeoutError) as error:
+        _say(err, "not started", "red", str(error))
+        raise typer.Exit(FAILED) from error
+    for kind in sorted(unknown):
+        _say(err, "no definition", "yellow", f"{kind}: objects of that kind will be refused here")
+    nodes = sum(pool.size.max for pool in plan.pools)
+    _say(out, "up", "green", f"{started.url}, {nodes} simulated nodes of {plan.name}, logs {started.logs}")
+    out.print(f"export KUBECONFIG={started.kubeconfig}", highlight=False, soft_wrap=True)
 
 
 def _digest(image: str | None) -> str | None:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -28,10 +28,17 @@ from infra.config.loader import load, locate
 from infra.config.outputs import load_outputs
 from infra.config.plan import Plan, build_plan
 from infra.local import cdk, readback, server
+from infra.local.kubernetes.api import ApiFault
+from infra.local.kubernetes.processes import ProcessFault
+from infra.local.kubernetes.programs import ProgramsMissing
+from infra.local.kubernetes.programs import locate as locate_programs
 from infra.local.pins import fixture_image, fixture_pins
 from infra.node import use_pinned_node
 from infra.operations.lock import lock_text
 from infra.stacks.names import stack_names, toolkit_name
+
+if TYPE_CHECKING:
+    from k8s.render import Rendered
 
 ROOT = Path(__file__).resolve().parents[2]
 EMULATOR_PYTHON = ROOT / ".venv-emulator" / "bin" / "python"
@@ -40,7 +47,7 @@ NOT_PROVEN = (
     "that AWS has the capacity, the quotas or the reservations: no instance is launched",
     "how long AWS takes: the embedded control plane is active at once",
     "IAM: policies are stored and compared, never enforced",
-    "anything inside the cluster: no API server answers behind the endpoint",
+    "containers: no image is pulled, no process starts; a pod on the control plane runs because its simulated node says so",
     "add-on builds, AMI release, kubectl and images: the pins of this run are marked fixtures that AWS would refuse",
     "EFA, NCCL and DeepEP: nothing here has a network card or a GPU",
 )
@@ -64,6 +71,8 @@ class Summary:
     read_back: dict[str, Any] = field(default_factory=dict)
     manifests: dict[str, Any] = field(default_factory=dict)
     """Rendered with the deploy's outputs: files, objects by kind, what was left out."""
+    kubernetes: dict[str, Any] = field(default_factory=dict)
+    """The manifests on a real control plane: nodes, objects applied, pods placed; or why that was left out."""
     second_deploy_changes: int | None = None
     passed: bool = False
     failure: str | None = None
@@ -115,7 +124,9 @@ def _steps(environment: str, out: Path, summary: Summary, console: Console) -> N
     with _timed("read back", summary, console):
         _read_back(assembly, plan, running, summary)
     with _timed("render manifests", summary, console):
-        _render(plan, out, summary)
+        rendered = _render(plan, out, summary)
+    with _timed("place on a real control plane", summary, console):
+        _place(plan, rendered, out, summary)
     with _timed("deploy again", summary, console):
         again = cli("deploy-again", *cdk.deploy(assembly=assembly))
         unchanged = again.output.count("(no changes)")
@@ -158,7 +169,7 @@ def _read_back(assembly: Path, plan: Plan, running: server.Server, summary: Summ
         raise StepError("read-back differs: " + "; ".join(summary.read_back["mismatches"][:5]))
 
 
-def _render(plan: Plan, out: Path, summary: Summary) -> None:
+def _render(plan: Plan, out: Path, summary: Summary) -> Rendered:
     use_pinned_node(os.environ)
     # jsii starts Node when cdk8s is imported.
     from k8s.checks.check import check
@@ -181,6 +192,47 @@ def _render(plan: Plan, out: Path, summary: Summary) -> None:
     }
     if findings:
         raise StepError("the manifests fail a check: " + "; ".join(summary.manifests["findings"][:5]))
+    return rendered
+
+
+def _place(plan: Plan, rendered: Rendered, out: Path, summary: Summary) -> None:
+    """Every object applied and every pod of the full run placed by the real scheduler and controllers, where they are built."""
+    from infra.local.kubernetes import cluster, fleet
+    from infra.local.schemas import local_schemas
+
+    given = os.environ.get("KUBEBUILDER_ASSETS")
+    try:
+        programs = locate_programs(Path(given) if given else None)
+    except ProgramsMissing as missing:
+        summary.kubernetes = {"left_out": str(missing)}
+        return
+    folder = out / "kubernetes"
+    cluster.stop(folder)
+    try:
+        started, group, unknown = fleet.start(folder, programs, plan, local_schemas(os.environ), bound=True)
+    except (ProcessFault, ApiFault, TimeoutError) as fault:
+        raise StepError(f"the control plane did not start: {fault}") from fault
+    try:
+        api = started.api()
+        items = [item for item in fleet.applied(rendered.files) if fleet.known(item, unknown)]
+        for item in items:
+            api.apply(item)
+        for item in fleet.trainer_objects(rendered.files):
+            api.create(item)
+        fleet.scale_up(api, plan)
+        placed = fleet.wait_for_all(api, plan)
+        summary.kubernetes = {
+            "version": api.request("GET", "/version")[0]["gitVersion"],
+            "nodes": len(fleet.ready_nodes(api)),
+            "objects": len(items),
+            "pods": placed,
+            "unknown_kinds": sorted(unknown),
+        }
+    except (ApiFault, TimeoutError) as fault:
+        raise StepError(f"on the control plane: {fault}") from fault
+    finally:
+        group.end()
+        cluster.stop(folder)
 
 
 @contextmanager
@@ -217,6 +269,18 @@ def report(summary: Summary, out: Path, console: Console) -> None:
             f"manifests: {found['objects']} objects of {len(found['kinds'])} kinds in {found['files']} files, every check passed",
             highlight=False,
         )
+    if "pods" in summary.kubernetes:
+        found = summary.kubernetes
+        run = ", ".join(f"{count} {component}" for component, count in found["pods"].items())
+        console.print(
+            f"Kubernetes {found['version']}, real: {found['objects']} objects applied, {found['nodes']} simulated nodes;"
+            f" running: {run}",
+            highlight=False,
+        )
+        if found["unknown_kinds"]:
+            console.print(f"  not applied, without definition: {', '.join(found['unknown_kinds'])}", highlight=False)
+    elif summary.kubernetes:
+        console.print(f"Kubernetes: left out, {summary.kubernetes['left_out']}", highlight=False)
     if summary.second_deploy_changes == 0:
         console.print("second deploy: no changes")
     console.print(f"{sum(summary.steps.values()):.0f} s in all; {out / 'summary.json'}", highlight=False)

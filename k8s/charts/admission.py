@@ -132,7 +132,11 @@ VALIDATIONS: tuple[tuple[str, str], ...] = (
 
 MATCH_CONDITIONS: tuple[tuple[str, str], ...] = (
     # A pod that is older than the policy must still be able to lose its finalizers.
-    ("not-leaving", "request.subResource != '' || !has(object.metadata.deletionTimestamp)"),
+    # `has`, since a request for the pod itself has no such key; an error here would hold every leaving pod for ever.
+    (
+        "not-leaving",
+        "(has(request.subResource) && request.subResource != '') || !has(object.metadata.deletionTimestamp)",
+    ),
 )
 
 

@@ -23,8 +23,8 @@ from infra.local.kubernetes.programs import (
     go_version,
     module_version,
 )
+from infra.local.schemas import CACHE as SCHEMA_CACHE
 from k8s.schemas import locked_schemas
-from tests.k8s.schema_files import CACHE as SCHEMA_CACHE
 
 
 def main() -> int:

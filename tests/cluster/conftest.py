@@ -17,7 +17,9 @@ from infra.node import use_pinned_node
 
 use_pinned_node(os.environ)
 
-from .bed import Bed, Tally, controller_values  # noqa: E402 - jsii must find its Node first
+from infra.local.kubernetes.fleet import controller_values  # noqa: E402
+
+from .bed import Bed, Tally  # noqa: E402 - jsii must find its Node first
 
 TALLY = Tally()
 

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from infra.config.plan import Plan
-from infra.local.kubernetes.api import Object
-from k8s.charts.rollout import fleet_name
-from k8s.charts.workers import worker_name
+from infra.local.kubernetes.api import ApiFault, Object
+from infra.local.kubernetes.cluster import add
+from infra.local.kubernetes.fleet import addon_daemonsets, applied, expected_pods, trainer_objects, wait_for_all
+from infra.local.kubernetes.fleet import scale_up as scale_run_up
+from infra.local.kubernetes.nodes import simulated_node
 from k8s.checks.tree import COMPONENT_LABEL
-from k8s.names import BUFFER, ENVIRONMENT, ROLLOUT, RUN_NAMESPACE, TRAINER
-from k8s.render import TRAINER_FILE
+from k8s.names import RUN_NAMESPACE
 from tests.k8s.renders import rendered
 from tests.shipped import plan_of
 
-from .bed import Bed, addon_daemonsets, applied
+from .bed import Bed
 
 REFERENCE = "reference-p5en"
-HEAD_AND_SUBMITTER = 2
+POOL_LABEL = "moerl.io/pool"
 
 
 @dataclass(frozen=True)
 class Fleet:
     bed: Bed
     plan: Plan
+    newest: dict[str, int] = field(default_factory=dict)
+    """Pool to the number after its newest replacement node's."""
 
     def pods(self, component: str) -> list[Object]:
         """Pods of the run that are not on their way out."""
@@ -34,22 +37,28 @@ class Fleet:
         return self.bed.running(RUN_NAMESPACE, f"{COMPONENT_LABEL}={component}")
 
     def expected(self) -> dict[str, int]:
-        """Component to its number of pods with everything scaled up."""
-        workload = self.plan.workload
-        workers = {role: sum(item.replicas_max for item in workload.cpu_workers if item.role == role) for role in ROLES}
+        return expected_pods(self.plan)
+
+    def wait_for_all(self) -> None:
+        """Until the run is complete. Raises TimeoutError with what is missing, and what controllers say of it."""
+        try:
+            wait_for_all(self.bed.api, self.plan)
+        except TimeoutError as late:
+            raise TimeoutError(f"{late}; {sorted(self.warnings())}") from late
+        self.bed.group.check()
+
+    def warnings(self) -> set[str]:
+        """What controllers complain of; the scheduler's reasons are the pods' own."""
         return {
-            TRAINER: workload.trainer.workers + HEAD_AND_SUBMITTER,
-            ROLLOUT: sum(item.geometry.engines_max * item.pods.pods_per_group for item in workload.rollouts),
-            **workers,
+            f"{event['involvedObject']['kind']} {event['involvedObject']['name']}: {event['message']}"
+            for event in self.bed.api.list("v1", "Event", RUN_NAMESPACE)
+            if event["type"] == "Warning" and event["reason"] != "FailedScheduling"
         }
 
     def node_of(self, pod: Object) -> Object:
         node = self.bed.api.get("v1", "Node", pod["spec"]["nodeName"])
         assert node is not None
         return node
-
-
-ROLES = (ENVIRONMENT, BUFFER)
 
 
 def start(start_bed: Callable[[Plan], Bed], *, missing: dict[str, int] | None = None) -> Fleet:
@@ -64,32 +73,58 @@ def start(start_bed: Callable[[Plan], Bed], *, missing: dict[str, int] | None = 
     return Fleet(bed, plan)
 
 
-def trainer_objects() -> list[Object]:
-    return [item for file in rendered(REFERENCE).files if file.name == TRAINER_FILE for item in file.objects]
-
-
 def create_trainer(fleet: Fleet) -> Object:
     """The RayJob, as `kubectl create -f` makes it."""
-    stored = [fleet.bed.api.create(item).item for item in trainer_objects()]
+    stored = [fleet.bed.api.create(item).item for item in trainer_objects(rendered(REFERENCE).files)]
     return next(item for item in stored if item["kind"] == "RayJob")
 
 
 def scale_up(fleet: Fleet) -> None:
-    """What KEDA would ask for with a full queue: through the scale subresource, every engine and worker."""
-    workload = fleet.plan.workload
-    for rollout in workload.rollouts:
-        scale(
-            fleet, "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", fleet_name(rollout), rollout.geometry.engines_max
-        )
-    for worker in workload.cpu_workers:
-        if worker.role == ENVIRONMENT:
-            scale(fleet, "apps/v1", "Deployment", worker_name(worker), worker.replicas_max)
+    scale_run_up(fleet.bed.api, fleet.plan)
 
 
-def scale(fleet: Fleet, api_version: str, kind: str, name: str, replicas: int) -> None:
-    target: Object = {
-        "apiVersion": api_version,
-        "kind": kind,
-        "metadata": {"name": name, "namespace": RUN_NAMESPACE},
-    }
-    fleet.bed.api.patch(target, {"spec": {"replicas": replicas}}, subresource="scale")
+def reclaim(fleet: Fleet, nodes: list[str]) -> None:
+    """As a managed node group does on a Spot notice: cordon, evict what is no DaemonSet's, and when that has ended, the
+    nodes are gone."""
+    api = fleet.bed.api
+    found = [node for node in api.list("v1", "Node") if node["metadata"]["name"] in nodes]
+    for node in found:
+        api.patch(node, {"spec": {"unschedulable": True}})
+    for pod in _standing_on(fleet, nodes):
+        _evict(fleet, pod)
+    fleet.bed.until("evicted pods gone", lambda: not _standing_on(fleet, nodes))
+    for node in found:
+        api.delete(node)
+
+
+def _standing_on(fleet: Fleet, nodes: list[str]) -> list[Object]:
+    """Pods of the run on these nodes, those on their way out too."""
+    found = fleet.bed.api.list("v1", "Pod", RUN_NAMESPACE)
+    return [pod for pod in found if pod["spec"].get("nodeName") in nodes]
+
+
+def _evict(fleet: Fleet, pod: Object) -> None:
+    """A pod may be gone by now: its group was taken down with another one's pod."""
+    try:
+        fleet.bed.api.evict(pod)
+    except ApiFault as fault:
+        if fault.status != 404:
+            raise
+
+
+def kill(fleet: Fleet, node: Object) -> None:
+    """The machine is gone without notice: the node's pods go with it, whatever their budget, then the node."""
+    taint = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
+    fleet.bed.api.patch(node, {"spec": {"taints": [*node["spec"].get("taints", ()), taint]}})
+    fleet.bed.until("pods of the node gone", lambda: not _standing_on(fleet, [node["metadata"]["name"]]))
+    fleet.bed.api.delete(node)
+
+
+def replace(fleet: Fleet, pool: str, count: int) -> None:
+    """So many new nodes in a pool, under names that it never had."""
+    of = fleet.plan.pool(pool)
+    made = sum(1 for node in fleet.bed.api.list("v1", "Node") if node["metadata"]["labels"][POOL_LABEL] == pool)
+    first = max(of.size.max, fleet.newest.get(pool, 0))
+    fleet.newest[pool] = first + count
+    assert made + count <= of.size.max
+    add(fleet.bed.api, [simulated_node(fleet.plan, of, first + number) for number in range(count)])

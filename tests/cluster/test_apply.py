@@ -10,13 +10,14 @@ import pytest
 
 from infra.config.plan import Plan
 from infra.local.kubernetes.api import ApiFault, Object
+from infra.local.kubernetes.fleet import applied, created
 from k8s.checks.tree import key_of, tree, where
 from tests.k8s import broken, drafts
 from tests.k8s.admission_cases import CASES, Case
 from tests.k8s.renders import rendered
 from tests.shipped import SHIPPED, plan_of
 
-from .bed import Bed, applied, as_pod, created, refusal
+from .bed import Bed, as_pod, refusal
 
 pytestmark = pytest.mark.cluster
 REFERENCE = "reference-p5en"
@@ -134,6 +135,17 @@ def test_admission_policy_on_ephemeral_containers(reference: Bed, case: Case) ->
     finally:
         reference.api.delete(stored, grace_seconds=0)
         reference.until("pod gone", lambda: reference.api.get("v1", "Pod", "case", "rl") is None)
+
+
+def test_a_pod_on_its_way_out_may_lose_its_finalizers(reference: Bed) -> None:
+    """Jobs and LeaderWorkerSet hold their pods by finalizers: a policy that refused this would hold them for ever."""
+    pod = _run_pod(next(case for case in CASES if case.name == "restricted-pod"))
+    pod["metadata"] = {**pod["metadata"], "finalizers": ["moerl.io/test"]}
+    stored = reference.api.create(pod).item
+    reference.api.delete(stored, grace_seconds=0)
+    assert reference.api.get("v1", "Pod", "case", "rl") is not None
+    reference.api.patch(stored, {"metadata": {"finalizers": None}})
+    reference.until("pod gone", lambda: reference.api.get("v1", "Pod", "case", "rl") is None)
 
 
 def _run_pod(case: Case) -> Object:

@@ -21,13 +21,14 @@ from infra.config.plan import Plan
 from infra.config.pool_plan import EFA_RESOURCE, GPU_RESOURCE, HUGE_PAGES_RESOURCE
 from infra.local.kubernetes import cluster, processes
 from infra.local.kubernetes.api import Object
+from infra.local.kubernetes.fleet import addon_daemonsets, why_pending
 from infra.local.kubernetes.programs import PROGRAMS, Programs, versions
 from infra.local.server import _listening_addresses
 from k8s.names import RUN_NAMESPACE
 from k8s.schemas import locked_schemas
 from tests.shipped import plan_of
 
-from .bed import Bed, addon_daemonsets, refusal, why_pending
+from .bed import Bed, alive, refusal
 
 pytestmark = pytest.mark.cluster
 
@@ -190,12 +191,12 @@ def test_the_group_ends_with_whoever_started_it(tmp_path: Path) -> None:
         assert parent.stdout is not None
         started = [int(pid) for pid in parent.stdout.readline().split()]
         assert len(started) == 2
-        assert all(_alive(pid) for pid in started)
+        assert all(alive(pid) for pid in started)
         os.kill(parent.pid, signal.SIGKILL)
     deadline = time.monotonic() + 10
-    while any(_alive(pid) for pid in started) and time.monotonic() < deadline:
+    while any(alive(pid) for pid in started) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not any(_alive(pid) for pid in started)
+    assert not any(alive(pid) for pid in started)
 
 
 def test_a_program_that_ends_is_reported_with_its_log(tmp_path: Path) -> None:
@@ -206,11 +207,6 @@ def test_a_program_that_ends_is_reported_with_its_log(tmp_path: Path) -> None:
             group.wait("broken", lambda: False, 10)
     finally:
         group.end()
-
-
-def _alive(pid: int) -> bool:
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def test_every_program_has_a_pinned_module() -> None:

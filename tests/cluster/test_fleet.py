@@ -10,13 +10,14 @@ import pytest
 from infra.config.plan import Plan
 from infra.config.pool_plan import EFA_RESOURCE, GPU_RESOURCE
 from infra.local.kubernetes.api import Object
+from infra.local.kubernetes.fleet import why_pending
 from k8s.checks.scheduling import reached
 from k8s.checks.tree import tree
 from k8s.names import BUFFER, ENVIRONMENT, ROLLOUT, RUN_NAMESPACE, SYSTEM_NAMESPACE, TRAINER
 from tests.k8s.renders import rendered
 
-from .bed import Bed, pools_of, why_pending
-from .fleet import REFERENCE, Fleet, create_trainer, scale_up, start
+from .bed import Bed, pools_of, refusal
+from .fleet import REFERENCE, Fleet, create_trainer, kill, reclaim, replace, scale_up, start
 
 pytestmark = pytest.mark.cluster
 
@@ -30,18 +31,15 @@ def fleet(start_bed: Callable[[Plan], Bed]) -> Fleet:
     made.bed.apply(made.bed.cluster.deployments)
     create_trainer(made)
     scale_up(made)
-    expected = made.expected()
-    made.bed.until(
-        "every pod of the run running", lambda: {name: len(made.running(name)) for name in expected} == expected
-    )
-    made.bed.tally.pods_placed += sum(len(made.bed.running(name)) for name in ("", RUN_NAMESPACE, SYSTEM_NAMESPACE))
+    made.wait_for_all()
+    made.bed.until("every pod of every namespace running", lambda: all(_runs(pod) for pod in made.bed.pods("")))
+    made.bed.tally.pods_placed += len(made.bed.running(""))
     return made
 
 
-def test_nothing_waits(fleet: Fleet) -> None:
-    waiting = {pod["metadata"]["name"]: why_pending(pod) for pod in fleet.bed.pods("") if not _runs(pod)}
-    fleet.bed.until("every pod of every namespace running", lambda: all(_runs(pod) for pod in fleet.bed.pods("")))
-    assert fleet.expected()[TRAINER] == 18, waiting
+def test_everything_runs_with_every_pool_full(fleet: Fleet) -> None:
+    found = {name: len(fleet.running(name)) for name in (TRAINER, ROLLOUT, ENVIRONMENT, BUFFER)}
+    assert found == {TRAINER: 18, ROLLOUT: 32, ENVIRONMENT: 16, BUFFER: 2} == fleet.expected()
 
 
 def _runs(pod: Object) -> bool:
@@ -132,3 +130,105 @@ def _most(pod: Object, resource: str) -> int:
 
 def _request(container: Object, resource: str) -> int:
     return int(container["resources"].get("requests", {}).get(resource, "0"))
+
+
+# From here on things break, each test on parts of its own; the last one ends the run.
+
+
+def test_a_voluntary_eviction_of_a_trainer_pod_is_refused(fleet: Fleet) -> None:
+    for pod in fleet.running(TRAINER):
+        fault = refusal(lambda pod=pod: fleet.bed.api.evict(pod))  # type: ignore[misc]
+        assert fault is not None
+        assert (fault.status, "disruption budget" in fault.message) == (429, True)
+
+
+def test_a_cordoned_trainer_node_does_not_end_the_run(fleet: Fleet) -> None:
+    before, node = _identities(fleet.running(TRAINER)), fleet.node_of(fleet.running(TRAINER)[0])
+    fleet.bed.api.patch(node, {"spec": {"unschedulable": True}})
+    try:
+        # The time that Kueue takes to act on a taint, several times over.
+        with pytest.raises(TimeoutError):
+            fleet.bed.until("no change", lambda: _identities(fleet.running(TRAINER)) != before, seconds=5)
+    finally:
+        fleet.bed.api.patch(node, {"spec": {"unschedulable": None}})
+
+
+def test_a_reclaimed_spot_node_takes_its_engine_and_no_other(fleet: Fleet) -> None:
+    trainer, groups = _identities(fleet.running(TRAINER)), _groups(fleet)
+    lost = sorted(groups)[0]
+    node = next(iter(groups[lost].values()))[1]
+    reclaim(fleet, [node])
+    # The group is made anew, whole, and waits for a node; all others go on.
+    fleet.bed.until("group made anew", lambda: _renewed(groups[lost], _groups(fleet).get(lost, {})))
+    waiting = [pod for pod in fleet.pods(ROLLOUT) if not _runs(pod)]
+    assert [pod["metadata"]["labels"][GROUP_LABEL] for pod in waiting] == [lost]
+    reason = fleet.bed.until("a reason", lambda: why_pending(_again(fleet, waiting[0])))
+    assert f"Insufficient {GPU_RESOURCE}" in reason
+    assert {name: pods for name, pods in _groups(fleet).items() if name != lost} == {
+        name: pods for name, pods in groups.items() if name != lost
+    }
+    assert _identities(fleet.running(TRAINER)) == trainer
+    replace(fleet, "rollout", 1)
+    fleet.wait_for_all()
+
+
+def test_losing_a_third_of_the_spot_pool_leaves_trainer_and_other_engines_alone(fleet: Fleet) -> None:
+    trainer, groups = _identities(fleet.running(TRAINER)), _groups(fleet)
+    nodes = sorted(node for pods in groups.values() for _, node in pods.values())[: 32 // 3]
+    hit = {name for name, pods in groups.items() if {node for _, node in pods.values()} & set(nodes)}
+    assert 0 < len(hit) < len(groups)
+    reclaim(fleet, nodes)
+    now = _groups(fleet)
+    assert {name: now.get(name) for name in groups if name not in hit} == {
+        name: pods for name, pods in groups.items() if name not in hit
+    }
+    assert _identities(fleet.running(TRAINER)) == trainer
+    replace(fleet, "rollout", len(nodes))
+    fleet.wait_for_all()
+    assert _identities(fleet.running(TRAINER)) == trainer
+
+
+def test_a_killed_trainer_node_ends_the_attempt_and_the_next_waits_for_the_node(fleet: Fleet) -> None:
+    """Never half a gang: Kueue takes the whole RayCluster down, and starts one anew when all nodes are there again."""
+    before = _identities(fleet.running(TRAINER))
+    (old,) = fleet.bed.api.list("ray.io/v1", "RayCluster", RUN_NAMESPACE)
+    worker = next(pod for pod in fleet.running(TRAINER) if pod["metadata"]["labels"][PART_LABEL] == "worker")
+    node = fleet.node_of(worker)
+    kill(fleet, node)
+    fleet.bed.until("no pod of the old attempt", lambda: not before & _identities(fleet.pods(TRAINER)))
+    fleet.bed.until("suspended", lambda: _ray_job(fleet)["spec"].get("suspend"))
+    assert fleet.pods(TRAINER) == []
+    replace(fleet, fleet.plan.workload.trainer.pool, 1)
+    fleet.wait_for_all()
+    (new,) = fleet.bed.api.list("ray.io/v1", "RayCluster", RUN_NAMESPACE)
+    assert new["metadata"]["name"] != old["metadata"]["name"]
+
+
+def _ray_job(fleet: Fleet) -> Object:
+    (job,) = fleet.bed.api.list("ray.io/v1", "RayJob", RUN_NAMESPACE)
+    return job
+
+
+def _identities(pods: list[Object]) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in pods}
+
+
+def _groups(fleet: Fleet) -> dict[str, dict[str, tuple[str, str]]]:
+    """Engine group → pod name → (uid, node or '')."""
+    groups: dict[str, dict[str, tuple[str, str]]] = {}
+    for pod in fleet.pods(ROLLOUT):
+        metadata = pod["metadata"]
+        place = (metadata["uid"], pod["spec"].get("nodeName", ""))
+        groups.setdefault(metadata["labels"][GROUP_LABEL], {})[metadata["name"]] = place
+    return groups
+
+
+def _renewed(before: dict[str, tuple[str, str]], now: dict[str, tuple[str, str]]) -> bool:
+    """Whether all pods of a group are there again and none is the one that it was."""
+    return before.keys() == now.keys() and all(before[name][0] != now[name][0] for name in before)
+
+
+def _again(fleet: Fleet, pod: Object) -> Object:
+    found = fleet.bed.api.get("v1", "Pod", pod["metadata"]["name"], RUN_NAMESPACE)
+    assert found is not None
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from functools import cache
@@ -20,6 +21,7 @@ from infra.config.plan import Plan, build_plan
 from infra.config.pool_plan import EFA_RESOURCE
 from infra.constructs.apply_script import FIELD_MANAGER
 from infra.local.pins import fixture_pins
+from infra.local.schemas import local_schemas
 from k8s.checks.check import check
 from k8s.checks.schema import CustomResources, SchemaFault, next_minor, schema_faults
 from k8s.checks.tree import tree
@@ -27,12 +29,11 @@ from k8s.manifest import CLUSTER_SCOPED
 from k8s.render import TRAINER_FILE, Rendered, manifests
 from tests.k8s.drafts import draft, engine, files, group, main, one
 from tests.k8s.renders import outputs_of, rendered
-from tests.k8s.schema_files import schemas
 from tests.shipped import ENVIRONMENTS, IMAGE, SHIPPED, plan_of
 
 REFERENCE = "reference-p5en"
 VERSIONS = ("this", "next")
-CUSTOM = CustomResources(resolved=schemas())
+CUSTOM = CustomResources(resolved=local_schemas(os.environ))
 APPLY = "kubectl apply --server-side --field-manager=moerl -f "
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "engines that share a node": (REFERENCE, {"workload.rollout": {"precision": "fp8", "gpus_per_engine": 4}}),
@@ -100,7 +101,7 @@ def faults(name: str, version: str) -> tuple[SchemaFault, ...]:
 @cache
 def custom_kinds() -> tuple[str, ...]:
     """GROUP/KIND of every custom resource that any shipped environment renders."""
-    groups = {kind.partition("/")[0] for kind in (*schemas().files, *schemas().missing)}
+    groups = {kind.partition("/")[0] for kind in (*local_schemas(os.environ).files, *local_schemas(os.environ).missing)}
     return tuple(
         sorted(
             {
@@ -121,8 +122,8 @@ def test_every_object_and_pod_passes_the_strict_schema(name: str, version: str) 
 
 @pytest.mark.parametrize("kind", custom_kinds())
 def test_custom_resources_are_really_checked(kind: str) -> None:
-    if kind in schemas().missing:
-        pytest.skip(f"{kind} was not checked: {schemas().missing[kind]}")
+    if kind in local_schemas(os.environ).missing:
+        pytest.skip(f"{kind} was not checked: {local_schemas(os.environ).missing[kind]}")
     item = one(draft(rendered(REFERENCE).files), kind.partition("/")[2])
     assert list(CUSTOM.faults(item)) == []
     item["noSuchField"] = 1

@@ -183,7 +183,7 @@ class Api:
 
 
 def until(what: str, ask: Callable[[], Any], deadline_seconds: float, pause_seconds: float = 0.2) -> Any:
-    """The first true answer of `ask`. Raises TimeoutError at the deadline, with the last answer."""
+    """The first true answer of `ask`. Raises TimeoutError at the deadline."""
     deadline = time.monotonic() + deadline_seconds
     while True:
         answer = ask()

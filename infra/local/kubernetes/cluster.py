@@ -23,7 +23,7 @@ from infra.local.server import _start_ticks as start_ticks
 
 STATE_FILE = "kubernetes.json"
 ADMIN, ADMIN_GROUPS = "moerl-admin", ("system:masters",)
-READY_SECONDS = 60.0
+READY_SECONDS, ENDED_SECONDS = 60.0, 10.0
 WRITERS = 6
 """Requests in flight while objects go in."""
 PROBES: Mapping[str, Object] = {
@@ -152,10 +152,12 @@ def status(folder: Path) -> Cluster | None:
 
 
 def stop(folder: Path) -> bool:
-    """Ends what `start` began in this folder and removes the folder. False when nothing ran."""
+    """Ends what `start` began in this folder, waits for it, and removes the folder. False when nothing ran."""
     cluster = status(folder)
     if cluster is not None:
         end_group(cluster.leader)
+        pids = cluster.pids.values()
+        until("programs ended", lambda: not any(start_ticks(pid) for pid in pids), ENDED_SECONDS, pause_seconds=0.05)
     if (folder / STATE_FILE).is_file():
         shutil.rmtree(folder)
     return cluster is not None

@@ -22,7 +22,9 @@ VALIDATIONS = [(compiled(item["expression"]), item["message"]) for item in SPEC[
 
 def refusals(pod: Pod, subresource: str = "") -> list[str]:
     """Messages of every validation that fails; an error counts as a failure, as failurePolicy Fail makes it."""
-    scope: dict[str, Any] = {"object": pod, "request": {"subResource": subresource}, "variables": {}}
+    # As the API server has it: no key for a request that names no subresource.
+    request = {"subResource": subresource} if subresource else {}
+    scope: dict[str, Any] = {"object": pod, "request": request, "variables": {}}
     if not all(condition(scope) for condition in CONDITIONS):
         return []
     for name, value in VARIABLES:

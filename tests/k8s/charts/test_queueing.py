@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from types import MappingProxyType
@@ -11,13 +12,13 @@ import pytest
 
 from infra.config.plan import Plan
 from infra.config.pod_plan import PodResources
+from infra.local.schemas import local_schemas
 from k8s.charts import queueing
 from k8s.charts.priorities import CLASSES
 from k8s.checks.quantities import quantity as parsed
 from k8s.manifest import Object
 from k8s.pods import quantity, queued
 from k8s.schemas import served_schemas
-from tests.k8s.schema_files import schemas
 from tests.shipped import SHIPPED, plan_of
 
 EACH = pytest.mark.parametrize("name", SHIPPED)
@@ -143,7 +144,7 @@ def test_only_the_runs_namespace_may_use_the_queue() -> None:
 
 @EACH
 def test_objects_fit_the_schema_of_the_pinned_kueue(name: str) -> None:
-    resolved = schemas()
+    resolved = local_schemas(os.environ)
     for item in queueing.objects(plan_of(name)):
         kind = f"kueue.x-k8s.io/{item['kind']}"
         if kind not in resolved.files:

@@ -1,0 +1,58 @@
+"""The trainer starts whole or not at all, and engines that wait for Spot never keep it from starting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from infra.config.plan import Plan
+from k8s.charts.queueing import API as KUEUE_API
+from k8s.names import ROLLOUT, RUN_NAMESPACE, TRAINER
+
+from .bed import Bed
+from .fleet import Fleet, create_trainer, replace, scale_up, start
+
+pytestmark = pytest.mark.cluster
+SPOT_NODES = 32
+
+
+@pytest.fixture(scope="module")
+def short(start_bed: Callable[[Plan], Bed]) -> Fleet:
+    """One trainer node short, no Spot node at all, and every engine asked for."""
+    made = start(start_bed, missing={"trainer": 1, "rollout": SPOT_NODES})
+    scale_up(made)
+    made.bed.until("engines waiting", lambda: len(made.pods(ROLLOUT)) >= SPOT_NODES // 2)
+    create_trainer(made)
+    return made
+
+
+def test_with_one_node_short_nothing_is_admitted_and_kueue_says_why(short: Fleet) -> None:
+    reasons = short.bed.until("a reason", lambda: _reasons(short))
+    assert any("allows to fit only 15 out of 16 pod(s)" in reason for reason in reasons), reasons
+    assert not _admitted(short)
+    assert short.pods(TRAINER) == []
+
+
+def test_with_the_node_back_all_of_it_starts_while_the_spot_fleet_still_waits(short: Fleet) -> None:
+    replace(short, "trainer", 1)
+    wanted = short.expected()[TRAINER]
+    short.bed.until("trainer running", lambda: len(short.running(TRAINER)) == wanted)
+    assert _admitted(short)
+    assert short.running(ROLLOUT) == []
+    assert len(short.pods(ROLLOUT)) >= SPOT_NODES // 2
+
+
+def _reasons(fleet: Fleet) -> list[str]:
+    events = fleet.bed.api.list("v1", "Event", RUN_NAMESPACE)
+    return [
+        event["message"]
+        for event in events
+        if (event["involvedObject"]["kind"], event["reason"]) == ("Workload", "Pending")
+    ]
+
+
+def _admitted(fleet: Fleet) -> bool:
+    (workload,) = fleet.bed.api.list(KUEUE_API, "Workload", RUN_NAMESPACE)
+    conditions = workload.get("status", {}).get("conditions", ())
+    return any((item["type"], item["status"]) == ("Admitted", "True") for item in conditions)
