@@ -253,7 +253,10 @@ def test_a_build_that_failed_is_a_failure_and_not_the_files_fault(play: Played, 
 
 def test_status_of_nothing_fails_and_down_has_nothing_to_stop(tmp_path: Path) -> None:
     done = moerl("local", "status", "--dir", str(tmp_path), "--json")
-    assert (done.exit_code, json.loads(done.stdout)) == (1, {"running": False, "url": None, "environment": {}})
+    assert (done.exit_code, json.loads(done.stdout)) == (
+        1,
+        {"running": False, "url": None, "environment": {}, "kubernetes_url": None},
+    )
     assert moerl("local", "status", "--dir", str(tmp_path), "--export").stdout == ""
     down = moerl("local", "down", "--dir", str(tmp_path))
     assert (down.exit_code, down.stdout) == (0, "nothing was running\n")
