@@ -104,5 +104,5 @@ def test_charges_of_rollouts_never_count_against_the_trainer() -> None:
     (run_scope,), (rollout_scope,) = (spec["scopeSelector"]["matchExpressions"] for spec in (of_run, of_rollouts))
     assert run_scope == {"scopeName": "PriorityClass", "operator": "NotIn", "values": ["moerl-rollout"]}
     assert rollout_scope == {"scopeName": "PriorityClass", "operator": "In", "values": ["moerl-rollout"]}
-    assert of_rollouts["hard"]["requests.nvidia.com/gpu"] == str(32 * 8)
+    assert of_rollouts["hard"]["requests.nvidia.com/gpu"] == str((32 + 8) * 8)
     assert "scopeSelector" not in shared

@@ -50,7 +50,7 @@ def test_an_engine_more_than_the_pool_has_nodes_is_noticed() -> None:
     changed = draft(good.files)
     one(changed, "ScaledObject")["spec"]["maxReplicaCount"] += 1
     found = check(replace(good, files=files(changed)), plan_of(REFERENCE))
-    assert {finding.rule for finding in found} == {"nodes.room", "quota.covers"}
+    assert {finding.rule for finding in found} == {"nodes.room"}
 
 
 @pytest.mark.parametrize("image", [None, IMAGE])
