@@ -354,7 +354,7 @@ def _kubernetes_up(folder: Path, env: str) -> None:
     from infra.local.pins import fixture_pins
 
     draft = _load(env, None, as_json=False)
-    pins = fixture_pins(draft.environment.kubernetes.version, CATALOG.addons)
+    pins = fixture_pins(draft.environment.kubernetes.version)
     plan = build_plan(draft.environment, pins, draft.warnings)
     use_pinned_node(os.environ)
     from infra.local.kubernetes import cluster, fleet
@@ -369,11 +369,10 @@ def _kubernetes_up(folder: Path, env: str) -> None:
         _say(err, "not started", "red", f"one runs here already: {running.url}")
         raise typer.Exit(FAILED)
     cluster.stop(folder)
-    given = os.environ.get("KUBEBUILDER_ASSETS")
     try:
         started, _, unknown = fleet.start(
             folder,
-            locate_programs(Path(given) if given else None),
+            locate_programs(os.environ),
             plan,
             local_schemas(os.environ),
             bound=False,

@@ -9,8 +9,7 @@ from typing import Any
 
 import yaml
 
-from infra.catalog import CATALOG
-from infra.config.loader import load_text
+from infra.config.loader import load, load_text
 from infra.config.plan import Plan, build_plan
 from infra.local.pins import fixture_pins
 
@@ -47,8 +46,14 @@ def plan_of(name: str, changes: Changes | None = None) -> Plan:
     return _planned(name, text_of(name, changes))
 
 
+def unpinned_plan_of(name: str) -> Plan:
+    """The plan of `environments/NAME.yaml` before `moerl lock`."""
+    loaded = load(ENVIRONMENTS / f"{name}.yaml")
+    return build_plan(loaded.environment, loaded.pins, loaded.warnings)
+
+
 @cache
 def _planned(name: str, text: str) -> Plan:
     version = str(yaml.safe_load(text)["kubernetes"]["version"])
-    loaded = load_text(text, str(ENVIRONMENTS / f"{name}.yaml"), pins=fixture_pins(version, CATALOG.addons))
+    loaded = load_text(text, str(ENVIRONMENTS / f"{name}.yaml"), pins=fixture_pins(version))
     return build_plan(loaded.environment, loaded.pins, loaded.warnings)

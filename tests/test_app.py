@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from infra.catalog import CATALOG
 from infra.config.loader import load
 from infra.config.pins import load_pins
 from infra.config.plan import build_plan
@@ -35,7 +34,7 @@ def start(out: Path, context: dict[str, Any] | None, **variables: str) -> subpro
 @pytest.fixture(scope="module")
 def lock(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("lock") / "fixture.lock.yaml"
-    path.write_text(lock_text("x", fixture_pins("1.35", CATALOG.addons)), encoding="utf-8")
+    path.write_text(lock_text("x", fixture_pins("1.35")), encoding="utf-8")
     return str(path)
 
 

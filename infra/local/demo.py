@@ -22,7 +22,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from infra.catalog import CATALOG
 from infra.config.faults import EnvironmentFault
 from infra.config.loader import load, locate
 from infra.config.outputs import load_outputs
@@ -102,7 +101,7 @@ def _steps(environment: str, out: Path, summary: Summary, console: Console) -> N
     with _timed("validate", summary, console):
         path = locate(environment, ROOT)
         draft = load(path)
-        pins = fixture_pins(draft.environment.kubernetes.version, CATALOG.addons)
+        pins = fixture_pins(draft.environment.kubernetes.version)
         loaded = load(path, pins=pins)
         plan = build_plan(loaded.environment, loaded.pins, loaded.warnings)
         lock = out / "fixture.lock.yaml"
@@ -200,9 +199,8 @@ def _place(plan: Plan, rendered: Rendered, out: Path, summary: Summary) -> None:
     from infra.local.kubernetes import cluster, fleet
     from infra.local.schemas import local_schemas
 
-    given = os.environ.get("KUBEBUILDER_ASSETS")
     try:
-        programs = locate_programs(Path(given) if given else None)
+        programs = locate_programs(os.environ)
     except ProgramsMissing as missing:
         summary.kubernetes = {"left_out": str(missing)}
         return

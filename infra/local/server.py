@@ -8,9 +8,7 @@ import ipaddress
 import json
 import os
 import signal
-import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -18,9 +16,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-LOOPBACK = "127.0.0.1"
+from infra.local.processes import LOOPBACK, end_group, free_port, listening_addresses, start_ticks, tail
+
 STATE_FILE = "emulator.json"
 LOG_FILE = "emulator.log"
+LOG_LINES = 15
+"""Shown of the log when the server does not come up."""
 
 
 class EmulatorError(RuntimeError):
@@ -90,7 +91,7 @@ def start(
     server = Server(
         port=port,
         pid=process.pid,
-        process_start=_start_ticks(process.pid) or 0,
+        process_start=start_ticks(process.pid) or 0,
         url=f"http://{LOOPBACK}:{port}",
         account=account,
         region=region,
@@ -101,7 +102,7 @@ def start(
         _wait_until_healthy(server, process, deadline_seconds)
         assert_loopback_only(server)
     except BaseException:
-        _end_group(process.pid)
+        end_group(process.pid)
         process.wait()
         raise
     server.state_file.write_text(_to_json(server))
@@ -123,11 +124,11 @@ def _wait_until_healthy(server: Server, process: subprocess.Popen[bytes], deadli
     deadline = time.monotonic() + deadline_seconds
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise EmulatorError(f"the emulator exited with {process.returncode}:\n{_tail(server.log)}")
+            raise EmulatorError(f"the emulator exited with {process.returncode}:\n{tail(server.log, LOG_LINES)}")
         if _is_healthy(server):
             return
         time.sleep(0.05)
-    raise EmulatorError(f"the emulator did not answer within {deadline_seconds:g} s:\n{_tail(server.log)}")
+    raise EmulatorError(f"the emulator did not answer within {deadline_seconds:g} s:\n{tail(server.log, LOG_LINES)}")
 
 
 def _is_healthy(server: Server) -> bool:
@@ -137,10 +138,6 @@ def _is_healthy(server: Server) -> bool:
             return bool(reply.status == 200)
     except (urllib.error.URLError, OSError):
         return False
-
-
-def _tail(log: Path, lines: int = 15) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
 
 
 def status(directory: Path) -> Server | None:
@@ -160,21 +157,16 @@ def stop(directory: Path, *, deadline_seconds: float = 10.0) -> bool:
     if server is None:
         (directory / STATE_FILE).unlink(missing_ok=True)
         return False
-    _end_group(server.pid, signal.SIGTERM)
+    end_group(server.pid, signal.SIGTERM)
     deadline = time.monotonic() + deadline_seconds
     while _is_same_process(server) and time.monotonic() < deadline:
         _reap(server.pid)
         time.sleep(0.05)
     if _is_same_process(server):
-        _end_group(server.pid, signal.SIGKILL)
+        end_group(server.pid, signal.SIGKILL)
         _reap(server.pid, block=True)
     server.state_file.unlink(missing_ok=True)
     return True
-
-
-def _end_group(pid: int, number: int = signal.SIGKILL) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, number)  # start_new_session made the process the leader of its own group
 
 
 def _reap(pid: int, *, block: bool = False) -> None:
@@ -184,57 +176,17 @@ def _reap(pid: int, *, block: bool = False) -> None:
 
 
 def _is_same_process(server: Server) -> bool:
-    return server.process_start != 0 and _start_ticks(server.pid) == server.process_start
-
-
-def _start_ticks(pid: int) -> int | None:
-    """Start time of a live process in clock ticks since boot (proc(5), stat field 22); None when gone or a zombie."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    fields = text.rpartition(")")[2].split()
-    return None if fields[0] == "Z" else int(fields[19])
-
-
-def free_port() -> int:
-    """A TCP port that nothing listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
+    return server.process_start != 0 and start_ticks(server.pid) == server.process_start
 
 
 def assert_loopback_only(server: Server) -> None:
     """Raises EmulatorError unless every listening socket of the emulator's process is on the loopback interface."""
-    listening = _listening_addresses(server.pid)
+    listening = listening_addresses(server.pid)
     outside = [f"{host}:{port}" for host, port in listening if not ipaddress.ip_address(host).is_loopback]
     if outside:
         raise EmulatorError(f"the emulator listens beyond the loopback interface: {', '.join(outside)}")
     if server.port not in {port for _, port in listening}:
         raise EmulatorError(f"the emulator's process does not listen on port {server.port}")
-
-
-def _listening_addresses(pid: int) -> list[tuple[str, int]]:
-    """(address, port) of each TCP socket that a process listens on (proc(5): net/tcp and the process's descriptors)."""
-    sockets = set()
-    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            sockets.add(os.readlink(descriptor))
-    found = []
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
-            fields = line.split()
-            listens = fields[3] == "0A"
-            if listens and f"socket:[{fields[9]}]" in sockets:
-                host, _, port = fields[1].partition(":")
-                found.append((_address(host), int(port, 16)))
-    return found
-
-
-def _address(text: str) -> str:
-    """The kernel's hexadecimal address (32-bit words in host byte order) in usual notation."""
-    words = [int(text[index : index + 8], 16) for index in range(0, len(text), 8)]
-    return str(ipaddress.ip_address(b"".join(word.to_bytes(4, sys.byteorder) for word in words)))
 
 
 def client_environment(server: Server, *, node: Path, base: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -6,7 +6,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from infra.config.plan import Plan
@@ -106,9 +105,3 @@ def refusal(call: Callable[[], object]) -> ApiFault | None:
     except ApiFault as fault:
         return fault
     return None
-
-
-def alive(pid: int) -> bool:
-    """Whether the process runs: one that ended and that nobody waited for does not."""
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"

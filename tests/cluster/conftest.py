@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -27,9 +26,8 @@ TALLY = Tally()
 @pytest.fixture(scope="session")
 def programs() -> Programs:
     """Skips where the programs are not built."""
-    given = os.environ.get("KUBEBUILDER_ASSETS")
     try:
-        return locate(Path(given) if given else None)
+        return locate(os.environ)
     except ProgramsMissing as missing:
         pytest.skip(str(missing))
 

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from infra.config.plan import Plan
 from infra.local.kubernetes.api import ApiFault, Object
 from infra.local.kubernetes.cluster import add
-from infra.local.kubernetes.fleet import addon_daemonsets, applied, expected_pods, trainer_objects, wait_for_all
-from infra.local.kubernetes.fleet import scale_up as scale_run_up
+from infra.local.kubernetes.fleet import addon_daemonsets, applied, pods_of, running, trainer_objects, wait_for_all
 from infra.local.kubernetes.nodes import simulated_node
-from k8s.checks.tree import COMPONENT_LABEL
 from k8s.names import RUN_NAMESPACE
 from tests.k8s.renders import rendered
 from tests.shipped import plan_of
@@ -31,13 +29,10 @@ class Fleet:
 
     def pods(self, component: str) -> list[Object]:
         """Pods of the run that are not on their way out."""
-        return self.bed.pods(RUN_NAMESPACE, f"{COMPONENT_LABEL}={component}")
+        return pods_of(self.bed.api, component)
 
     def running(self, component: str) -> list[Object]:
-        return self.bed.running(RUN_NAMESPACE, f"{COMPONENT_LABEL}={component}")
-
-    def expected(self) -> dict[str, int]:
-        return expected_pods(self.plan)
+        return running(self.pods(component))
 
     def wait_for_all(self) -> None:
         """Until the run is complete. Raises TimeoutError with what is missing, and what controllers say of it."""
@@ -77,10 +72,6 @@ def create_trainer(fleet: Fleet) -> Object:
     """The RayJob, as `kubectl create -f` makes it."""
     stored = [fleet.bed.api.create(item).item for item in trainer_objects(rendered(REFERENCE).files)]
     return next(item for item in stored if item["kind"] == "RayJob")
-
-
-def scale_up(fleet: Fleet) -> None:
-    scale_run_up(fleet.bed.api, fleet.plan)
 
 
 def reclaim(fleet: Fleet, nodes: list[str]) -> None:

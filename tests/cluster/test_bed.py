@@ -23,12 +23,12 @@ from infra.local.kubernetes import cluster, processes
 from infra.local.kubernetes.api import Object
 from infra.local.kubernetes.fleet import addon_daemonsets, why_pending
 from infra.local.kubernetes.programs import PROGRAMS, Programs, versions
-from infra.local.server import _listening_addresses
+from infra.local.processes import listening_addresses, start_ticks
 from k8s.names import RUN_NAMESPACE
 from k8s.schemas import locked_schemas
 from tests.shipped import plan_of
 
-from .bed import Bed, alive, refusal
+from .bed import Bed, refusal
 
 pytestmark = pytest.mark.cluster
 
@@ -50,7 +50,7 @@ def test_the_default_environments_run_on_this_minor_version(bed: Bed) -> None:
 
 
 def test_every_program_listens_on_loopback_alone(bed: Bed) -> None:
-    ports = {name: [(host, port) for host, port in _listening_addresses(pid)] for name, pid in bed.cluster.pids.items()}
+    ports = {name: [(host, port) for host, port in listening_addresses(pid)] for name, pid in bed.cluster.pids.items()}
     assert {name for name, found in ports.items() if not found} == {"kwok"}
     assert {host for found in ports.values() for host, _ in found} == {"127.0.0.1"}
 
@@ -191,12 +191,12 @@ def test_the_group_ends_with_whoever_started_it(tmp_path: Path) -> None:
         assert parent.stdout is not None
         started = [int(pid) for pid in parent.stdout.readline().split()]
         assert len(started) == 2
-        assert all(alive(pid) for pid in started)
+        assert all(start_ticks(pid) for pid in started)
         os.kill(parent.pid, signal.SIGKILL)
     deadline = time.monotonic() + 10
-    while any(alive(pid) for pid in started) and time.monotonic() < deadline:
+    while any(start_ticks(pid) for pid in started) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not any(alive(pid) for pid in started)
+    assert not any(start_ticks(pid) for pid in started)
 
 
 def test_a_program_that_ends_is_reported_with_its_log(tmp_path: Path) -> None:

@@ -10,14 +10,14 @@ import pytest
 from infra.config.plan import Plan
 from infra.config.pool_plan import EFA_RESOURCE, GPU_RESOURCE
 from infra.local.kubernetes.api import Object
-from infra.local.kubernetes.fleet import why_pending
+from infra.local.kubernetes.fleet import expected_pods, scale_up, why_pending
 from k8s.checks.scheduling import reached
 from k8s.checks.tree import tree
 from k8s.names import BUFFER, ENVIRONMENT, ROLLOUT, RUN_NAMESPACE, SYSTEM_NAMESPACE, TRAINER
 from tests.k8s.renders import rendered
 
 from .bed import Bed, pools_of, refusal
-from .fleet import REFERENCE, Fleet, create_trainer, kill, reclaim, replace, scale_up, start
+from .fleet import REFERENCE, Fleet, create_trainer, kill, reclaim, replace, start
 
 pytestmark = pytest.mark.cluster
 
@@ -30,7 +30,7 @@ def fleet(start_bed: Callable[[Plan], Bed]) -> Fleet:
     made = start(start_bed)
     made.bed.apply(made.bed.cluster.deployments)
     create_trainer(made)
-    scale_up(made)
+    scale_up(made.bed.api, made.plan)
     made.wait_for_all()
     made.bed.until("every pod of every namespace running", lambda: all(_runs(pod) for pod in made.bed.pods("")))
     made.bed.tally.pods_placed += len(made.bed.running(""))
@@ -39,7 +39,7 @@ def fleet(start_bed: Callable[[Plan], Bed]) -> Fleet:
 
 def test_everything_runs_with_every_pool_full(fleet: Fleet) -> None:
     found = {name: len(fleet.running(name)) for name in (TRAINER, ROLLOUT, ENVIRONMENT, BUFFER)}
-    assert found == {TRAINER: 18, ROLLOUT: 32, ENVIRONMENT: 16, BUFFER: 2} == fleet.expected()
+    assert found == {TRAINER: 18, ROLLOUT: 32, ENVIRONMENT: 16, BUFFER: 2} == expected_pods(fleet.plan)
 
 
 def _runs(pod: Object) -> bool:

@@ -7,11 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from infra.config.plan import Plan
+from infra.local.kubernetes.fleet import expected_pods, scale_up
 from k8s.charts.queueing import API as KUEUE_API
 from k8s.names import ROLLOUT, RUN_NAMESPACE, TRAINER
 
 from .bed import Bed
-from .fleet import Fleet, create_trainer, replace, scale_up, start
+from .fleet import Fleet, create_trainer, replace, start
 
 pytestmark = pytest.mark.cluster
 SPOT_NODES = 32
@@ -21,7 +22,7 @@ SPOT_NODES = 32
 def short(start_bed: Callable[[Plan], Bed]) -> Fleet:
     """One trainer node short, no Spot node at all, and every engine asked for."""
     made = start(start_bed, missing={"trainer": 1, "rollout": SPOT_NODES})
-    scale_up(made)
+    scale_up(made.bed.api, made.plan)
     made.bed.until("engines waiting", lambda: len(made.pods(ROLLOUT)) >= SPOT_NODES // 2)
     create_trainer(made)
     return made
@@ -36,7 +37,7 @@ def test_with_one_node_short_nothing_is_admitted_and_kueue_says_why(short: Fleet
 
 def test_with_the_node_back_all_of_it_starts_while_the_spot_fleet_still_waits(short: Fleet) -> None:
     replace(short, "trainer", 1)
-    wanted = short.expected()[TRAINER]
+    wanted = expected_pods(short.plan)[TRAINER]
     short.bed.until("trainer running", lambda: len(short.running(TRAINER)) == wanted)
     assert _admitted(short)
     assert short.running(ROLLOUT) == []

@@ -12,9 +12,8 @@ from infra.cli import app
 from infra.local.kubernetes import cluster, programs
 from infra.local.kubernetes.fleet import ready_nodes
 from infra.local.kubernetes.programs import Programs
+from infra.local.processes import start_ticks
 from tests.shipped import plan_of
-
-from .bed import alive
 
 pytestmark = pytest.mark.cluster
 
@@ -42,7 +41,7 @@ def test_up_says_where_it_is_and_down_ends_it(programs: Programs, tmp_path: Path
     finally:
         assert moerl("down", *place) == (0, "stopped\n")
     assert moerl("status", *place)[0] == 1
-    assert not any(alive(pid) for pid in running.pids.values())
+    assert not any(start_ticks(pid) for pid in running.pids.values())
 
 
 def test_without_programs_it_says_how_to_build_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from infra.catalog import CATALOG
 from infra.local.pins import fixture_pins
 from infra.operations.lock import lock_text
 from infra.stacks.names import stack_names
@@ -27,7 +26,7 @@ def test_it_deploys_arrives_whole_and_a_second_deploy_changes_nothing(
     plan = plan_of(name)
     bed = beds(plan.region)
     lock, assembly = tmp_path / "fixture.lock.yaml", tmp_path / "cdk.out"
-    lock.write_text(lock_text(name, fixture_pins(plan.kubernetes.version, CATALOG.addons)), encoding="utf-8")
+    lock.write_text(lock_text(name, fixture_pins(plan.kubernetes.version)), encoding="utf-8")
     synth = bed.cli("synth", "-q", "-o", str(assembly), "-c", f"environment={name}", "-c", f"pins={lock}", cwd=ROOT)
     assert synth.returncode == 0, synth.output[-4000:]
     bed.bootstrap(plan, assembly)
@@ -45,7 +44,7 @@ def test_it_deploys_arrives_whole_and_a_second_deploy_changes_nothing(
 
 def test_synth_passes_the_cdks_built_in_validation(beds: Callable[[str], Bed], tmp_path: Path) -> None:
     lock, assembly = tmp_path / "fixture.lock.yaml", tmp_path / "cdk.out"
-    lock.write_text(lock_text("x", fixture_pins("1.35", CATALOG.addons)), encoding="utf-8")
+    lock.write_text(lock_text("x", fixture_pins("1.35")), encoding="utf-8")
     synth = beds("us-west-2").cli(
         *("synth", "-q", "-o", str(assembly), "-c", "environment=reference-p5en"),
         *("-c", f"pins={lock}", "-c", "validate=true"),
@@ -69,7 +68,7 @@ def test_made_up_pins_are_refused_where_the_endpoint_is_not_the_embedded_one(
     beds: Callable[[str], Bed], tmp_path: Path
 ) -> None:
     lock = tmp_path / "fixture.lock.yaml"
-    lock.write_text(lock_text("x", fixture_pins("1.35", CATALOG.addons)), encoding="utf-8")
+    lock.write_text(lock_text("x", fixture_pins("1.35")), encoding="utf-8")
     bed = beds("us-west-2")
     from infra.local import cdk
 

@@ -16,7 +16,6 @@ import yaml
 from typer.testing import CliRunner, Result
 
 import infra.cli as cli
-from infra.catalog import CATALOG
 from infra.config.loader import load
 from infra.config.plan import Plan, build_plan
 from infra.local.pins import fixture_pins
@@ -71,7 +70,7 @@ def not_yaml(tmp_path: Path) -> str:
 @pytest.fixture
 def lock(tmp_path: Path) -> str:
     path = tmp_path / "fixture.lock.yaml"
-    path.write_text(lock_text("starter-p5en", fixture_pins("1.35", CATALOG.addons)), encoding="utf-8")
+    path.write_text(lock_text("starter-p5en", fixture_pins("1.35")), encoding="utf-8")
     return str(path)
 
 
@@ -195,7 +194,7 @@ def test_json_of_a_wrong_file_is_one_document_and_nothing_else(wrong: str) -> No
 
 def test_pins_of_another_kubernetes_version_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "old.lock.yaml"
-    path.write_text(lock_text("starter-p5en", fixture_pins("1.34", CATALOG.addons)), encoding="utf-8")
+    path.write_text(lock_text("starter-p5en", fixture_pins("1.34")), encoding="utf-8")
     done = moerl("validate", "starter-p5en", "--pins", str(path), "--json")
     assert done.exit_code == 2
     assert [f["rule"] for f in json.loads(done.stdout)["findings"] if f["severity"] == "fault"] == [

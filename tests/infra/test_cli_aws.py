@@ -13,7 +13,6 @@ from botocore.exceptions import ClientError, EndpointConnectionError, ProfileNot
 from typer.testing import CliRunner, Result
 
 import infra.cli as cli
-from infra.catalog import CATALOG
 from infra.config.pins import Pins, load_pins
 from infra.local import server
 from infra.local.pins import fixture_pins
@@ -165,7 +164,7 @@ def test_tag_shows_every_tag_that_it_wrote(play: Played) -> None:
 
 # --- lock
 
-PINS = fixture_pins("1.35", CATALOG.addons).model_copy(update={"fixture": False})
+PINS = fixture_pins("1.35").model_copy(update={"fixture": False})
 
 
 def test_lock_writes_the_file_it_names_and_asks_the_bucket_where_it_lies(play: Played, tmp_path: Path) -> None:

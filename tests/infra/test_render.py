@@ -11,18 +11,16 @@ from typing import Any
 
 import pytest
 
-from infra.catalog import CATALOG
 from infra.config.faults import EnvironmentFault, Finding
-from infra.config.loader import load
 from infra.config.outputs import Outputs
-from infra.config.plan import Plan, build_plan
-from infra.local.pins import fixture_pins
+from infra.config.plan import Plan
 from infra.node import use_pinned_node
 
 use_pinned_node(os.environ)
 
 import infra.render as rendering  # noqa: E402 - jsii must find its Node first
 from k8s.render import Rendered  # noqa: E402
+from tests.shipped import plan_of  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTE, LEFT_OUT = {"README.md": "how to apply\n"}, ("the run: no image",)
@@ -42,8 +40,7 @@ FILES = ("cloudformation/starter-p5en-queue.template.json", "k8s/README.md", "pl
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    loaded = load(ROOT / "environments/starter-p5en.yaml", pins=fixture_pins("1.35", CATALOG.addons))
-    return build_plan(loaded.environment, loaded.pins, loaded.warnings)
+    return plan_of("starter-p5en")
 
 
 @pytest.fixture

@@ -9,21 +9,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from infra.catalog import CATALOG
 from infra.config.faults import Finding
-from infra.config.loader import load, load_text
+from infra.config.loader import load_text
 from infra.config.plan import Plan, build_plan
-from infra.local.pins import fixture_pins
 from infra.report import print_findings, print_plan
+from tests.shipped import SHIPPED, plan_of, unpinned_plan_of
 
 ROOT = Path(__file__).resolve().parents[2]
-SHIPPED = sorted(path.stem for path in (ROOT / "environments").glob("*.yaml") if not path.stem.endswith(".lock"))
-
-
-def plan_of(name: str, *, pinned: bool = False) -> Plan:
-    path = ROOT / "environments" / f"{name}.yaml"
-    loaded = load(path, pins=fixture_pins("1.35", CATALOG.addons) if pinned else None)
-    return build_plan(loaded.environment, loaded.pins, loaded.warnings)
 
 
 def shown(plan: Plan, width: int = 80) -> str:
@@ -38,7 +30,7 @@ def words(text: str) -> str:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_at_80_columns_nothing_is_cut_off(name: str) -> None:
-    text = shown(plan_of(name))
+    text = shown(unpinned_plan_of(name))
     assert "…" not in text
     for line in text.splitlines():
         assert len(line.rstrip()) <= 80 or line.startswith(("warning ", "fault "))
@@ -69,7 +61,7 @@ def test_the_longest_names_cost_no_number() -> None:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_pool_shows_its_nodes_types_gpus_efa_and_capacity(name: str) -> None:
-    plan = plan_of(name)
+    plan = unpinned_plan_of(name)
     lines = shown(plan).splitlines()
     for pool in plan.pools:
         row = next(line for line in lines if line.split()[:1] == [pool.name])
@@ -88,7 +80,7 @@ def test_every_pool_shows_its_nodes_types_gpus_efa_and_capacity(name: str) -> No
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_quotas_cost_network_job_and_warnings_are_shown(name: str) -> None:
-    plan = plan_of(name)
+    plan = unpinned_plan_of(name)
     text = words(shown(plan))
     for need in plan.quotas:
         assert f"{need.code} {need.purchase.replace('_', ' ')} {need.vcpus} {', '.join(need.pools)}" in text
@@ -107,7 +99,7 @@ def test_quotas_cost_network_job_and_warnings_are_shown(name: str) -> None:
 
 
 def test_the_sum_names_the_pools_that_it_leaves_out() -> None:
-    plan = plan_of("reference-p5en")
+    plan = unpinned_plan_of("reference-p5en")
     text = words(shown(plan))
     assert plan.cost.unpriced
     assert f"at most {plan.cost.usd_per_hour_max:,.2f} an hour" in text
@@ -115,7 +107,7 @@ def test_the_sum_names_the_pools_that_it_leaves_out() -> None:
 
 
 def test_without_any_price_no_sum_is_claimed() -> None:
-    plan = plan_of("starter-p5en")
+    plan = unpinned_plan_of("starter-p5en")
     nothing = tuple(replace(cost, usd_per_node_hour=None) for cost in plan.cost.pools)
     unpriced = replace(
         plan, cost=replace(plan.cost, pools=nothing, unpriced=tuple(cost.pool for cost in nothing), usd_per_hour_max=0)
@@ -126,20 +118,20 @@ def test_without_any_price_no_sum_is_claimed() -> None:
 
 
 def test_a_capacity_block_shows_when_it_saves_and_goes() -> None:
-    block = plan_of("p6-b200").pool("trainer").capacity.block
+    block = unpinned_plan_of("p6-b200").pool("trainer").capacity.block
     assert block is not None
-    text = words(shown(plan_of("p6-b200")))
+    text = words(shown(unpinned_plan_of("p6-b200")))
     assert f"{block.starts:%Y-%m-%d %H:%M} to {block.ends:%Y-%m-%d %H:%M} UTC" in text
     assert f"save at {block.save_signal_at:%d %H:%M}, down to 0 at {block.scale_down_at:%d %H:%M}" in text
 
 
 def test_unresolved_pins_are_listed_and_pinned_plans_have_none() -> None:
-    plan = plan_of("starter-p5en")
+    plan = unpinned_plan_of("starter-p5en")
     text = words(shown(plan))
     assert f"unresolved {len(plan.unresolved)} pins" in text
     assert "moerl lock starter-p5en" in text
     assert all(pin in text for pin in plan.unresolved)
-    assert "unresolved" not in shown(plan_of("starter-p5en", pinned=True))
+    assert "unresolved" not in shown(plan_of("starter-p5en"))
 
 
 def test_faults_come_before_warnings_and_markup_in_a_value_is_kept() -> None:

@@ -321,6 +321,6 @@ def test_another_efa_count_in_the_catalog_shows_in_every_pod_and_queue(instance:
 def _with_efa_count(instance: str, name: str, count: int) -> tuple[Rendered, Plan]:
     changed = replace(CATALOG.instances[instance], efa_devices=count)
     catalog = replace(CATALOG, instances={**CATALOG.instances, instance: changed})
-    loaded = load(ENVIRONMENTS / f"{name}.yaml", pins=fixture_pins("1.35", CATALOG.addons))
+    loaded = load(ENVIRONMENTS / f"{name}.yaml", pins=fixture_pins("1.35"))
     plan = build_plan(loaded.environment, loaded.pins, catalog=catalog)
     return manifests(plan, image=IMAGE, outputs=outputs_of(plan)), plan

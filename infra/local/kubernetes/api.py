@@ -135,10 +135,9 @@ class Api:
             query["dryRun"] = "All"
         return Answer(*self.request("PATCH", self.path_of(item), item, query, _APPLY))
 
-    def create(self, item: Object, *, dry_run: bool = False, strict: bool = True) -> Answer:
-        query = {"fieldManager": FIELD_MANAGER}
-        if strict:
-            query["fieldValidation"] = "Strict"
+    def create(self, item: Object, *, dry_run: bool = False) -> Answer:
+        """A new object, with strict field validation."""
+        query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
         if dry_run:
             query["dryRun"] = "All"
         path = self.path(item["apiVersion"], item["kind"], item["metadata"].get("namespace"))

@@ -16,10 +16,9 @@ from infra.local.kubernetes import controllers, core
 from infra.local.kubernetes.api import Api, ApiFault, Object, serves, until
 from infra.local.kubernetes.certificates import authority
 from infra.local.kubernetes.nodes import MANAGED
-from infra.local.kubernetes.processes import Group, end_group
+from infra.local.kubernetes.processes import Group
 from infra.local.kubernetes.programs import Programs
-from infra.local.server import LOOPBACK, free_port
-from infra.local.server import _start_ticks as start_ticks
+from infra.local.processes import LOOPBACK, end_group, free_port, start_ticks
 
 STATE_FILE = "kubernetes.json"
 ADMIN, ADMIN_GROUPS = "moerl-admin", ("system:masters",)
@@ -163,11 +162,10 @@ def stop(folder: Path) -> bool:
     return cluster is not None
 
 
-def add(api: Api, items: Iterable[Object], *, server_side: bool = False) -> None:
-    """Creates, or applies, many objects at a time; their order does not matter. Raises the first ApiFault."""
-    write = api.apply if server_side else api.create
+def add(api: Api, items: Iterable[Object]) -> None:
+    """Creates many objects at a time; their order does not matter. Raises the first ApiFault."""
     with ThreadPoolExecutor(WRITERS) as writers:
-        list(writers.map(write, items))
+        list(writers.map(api.create, items))
 
 
 def _start_components(folder: Path, programs: Programs, url: str, held: core.Keys, group: Group) -> dict[str, str]:

@@ -19,7 +19,7 @@ from infra.config.names import NAMESPACE
 from infra.local.kubernetes.api import Object
 from infra.local.kubernetes.certificates import Authority, Pair
 from infra.local.kubernetes.programs import Programs, versions
-from infra.local.server import LOOPBACK, free_port
+from infra.local.processes import LOOPBACK, free_port
 
 Values = Mapping[str, Any]
 KUEUE, LWS, KUBERAY = "kueue", "lws", "kuberay"

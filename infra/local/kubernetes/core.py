@@ -11,7 +11,7 @@ import yaml
 
 from infra.local.kubernetes.certificates import Authority, Pair, signing_key, write_private
 from infra.local.kubernetes.programs import Programs
-from infra.local.server import LOOPBACK, free_port
+from infra.local.processes import LOOPBACK, free_port
 
 SERVICE_CIDR = "10.100.0.0/16"
 ISSUER = "https://kubernetes.default.svc"

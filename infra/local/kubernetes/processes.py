@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+from infra.local.processes import end_group, tail
 
 READ_BACK_LINES = 25
 
@@ -61,21 +61,20 @@ class Group:
         while not ready():
             self.check()
             if time.monotonic() > deadline:
-                raise ProcessFault(f"{name} was not ready within {deadline_seconds:g} s:\n{self.tail(name)}")
+                raise ProcessFault(f"{name} was not ready within {deadline_seconds:g} s:\n{self._tail(name)}")
             time.sleep(0.1)
 
     def check(self) -> None:
         """Raises ProcessFault when a program of the group has ended."""
         for name, process in self._running.items():
             if process.poll() is not None:
-                raise ProcessFault(f"{name} exited with {process.returncode}:\n{self.tail(name)}")
+                raise ProcessFault(f"{name} exited with {process.returncode}:\n{self._tail(name)}")
 
     def pids(self) -> dict[str, int]:
         return {name: process.pid for name, process in self._running.items()}
 
-    def tail(self, name: str) -> str:
-        log = self.logs / f"{name}.log"
-        return "\n".join(log.read_text(errors="replace").splitlines()[-READ_BACK_LINES:]) if log.is_file() else ""
+    def _tail(self, name: str) -> str:
+        return tail(self.logs / f"{name}.log", READ_BACK_LINES)
 
     def end(self) -> None:
         """Kills every program and waits for it. The state is thrown away, so none is asked first."""
@@ -89,9 +88,3 @@ class Group:
             process.wait()
         self._running.clear()
         self.leader = 0
-
-
-def end_group(leader: int) -> None:
-    """Kills a process group that `Group.start` made."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(leader, signal.SIGKILL)

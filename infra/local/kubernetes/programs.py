@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SOURCES = ROOT / "tests" / "cluster" / "programs"
 """One folder for each go.mod."""
 CACHE = ROOT / ".cache" / "control-plane"
+GIVEN_VARIABLE = "KUBEBUILDER_ASSETS"
 BUILT = "complete"
 """Written last into a cache folder: a build that was cut off does not count."""
 
@@ -116,10 +117,10 @@ def cache_folder(go: str) -> Path:
     return CACHE / f"{sources_digest()}-{go}"
 
 
-def locate(given: Path | None = None) -> Programs:
-    """The programs, those in `given` (what KUBEBUILDER_ASSETS names) first, else as built here.
+def locate(variables: Mapping[str, str]) -> Programs:
+    """The programs, those in the folder that KUBEBUILDER_ASSETS names first, else as built here.
 
-    Raises ProgramsMissing. Without Go on the machine, a build by any Go release counts.
+    variables: the process environment. Raises ProgramsMissing. Without Go on the machine, a build by any Go release counts.
     """
     go = go_version()
     folders = [cache_folder(go)] if go else sorted(CACHE.glob(f"{sources_digest()}-*"))
@@ -130,8 +131,9 @@ def locate(given: Path | None = None) -> Programs:
             if go
             else "the control plane is not built, and there is no Go on this machine to build it with"
         )
+    given = variables.get(GIVEN_VARIABLE)
     paths = {}
     for program in PROGRAMS:
-        own = given / program.name if given else None
+        own = Path(given) / program.name if given else None
         paths[program.name] = own if own is not None and own.is_file() else built / program.name
     return Programs(paths=paths, assets=built)

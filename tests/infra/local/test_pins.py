@@ -20,7 +20,7 @@ SHIPPED = sorted(path for path in (ROOT / "environments").glob("*.yaml") if not 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_they_resolve_everything_and_mark_the_plan(path: Path) -> None:
     version = load(path).environment.kubernetes.version
-    loaded = load(path, pins=fixture_pins(version, CATALOG.addons))
+    loaded = load(path, pins=fixture_pins(version))
     plan = build_plan(loaded.environment, loaded.pins)
     assert plan.unresolved == ()
     assert plan.fixture_pins is True
@@ -28,7 +28,7 @@ def test_they_resolve_everything_and_mark_the_plan(path: Path) -> None:
 
 @pytest.mark.parametrize("version", sorted(CATALOG.kubernetes_versions))
 def test_a_lock_file_keeps_the_mark(version: str, tmp_path: Path) -> None:
-    pins = fixture_pins(version, CATALOG.addons)
+    pins = fixture_pins(version)
     path = tmp_path / "x.lock.yaml"
     path.write_text(lock_text("x", pins), encoding="utf-8")
     assert load_pins(path) == pins
@@ -37,7 +37,7 @@ def test_a_lock_file_keeps_the_mark(version: str, tmp_path: Path) -> None:
 
 
 def test_no_value_could_be_a_real_one() -> None:
-    pins = fixture_pins("1.35", CATALOG.addons)
+    pins = fixture_pins("1.35")
     assert pins.kubectl is not None
     assert set(pins.kubectl.sha256) == {"0"}
     assert set(pins.addons.values()) == {"v0.0.1-eksbuild.1"}

@@ -13,11 +13,9 @@ import boto3
 import pytest
 from botocore.stub import ANY, Stubber
 
-from infra.catalog import CATALOG
-from infra.config.loader import load
-from infra.config.plan import Plan, build_plan
-from infra.local.pins import fixture_pins
+from infra.config.plan import Plan
 from infra.operations.apply import POLL_SECONDS, Applied, ApplyFault, apply_folder, archive
+from tests.shipped import plan_of
 
 ROOT = Path(__file__).parents[3]
 BUILD = "starter-p5en-apply:0ab1cd23"
@@ -26,8 +24,7 @@ GROUP = {"groupName": "/aws/codebuild/starter-p5en-apply", "streamName": "0ab1cd
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    loaded = load(ROOT / "environments" / "starter-p5en.yaml", pins=fixture_pins("1.35", CATALOG.addons))
-    return build_plan(loaded.environment, loaded.pins)
+    return plan_of("starter-p5en")
 
 
 @pytest.fixture

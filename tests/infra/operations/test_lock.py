@@ -19,6 +19,7 @@ from infra.config.loader import load
 from infra.config.pins import Kubectl, Pins, load_pins
 from infra.config.plan import Plan, build_plan
 from infra.operations.lock import LockError, lock_text, newest_kubectl, resolve
+from tests.shipped import unpinned_plan_of
 
 from .registries import Registries, chart_manifest, manifest, sha256, unreachable
 from .scripted import refused, scripted
@@ -29,14 +30,9 @@ DIGEST = "ab" * 32
 IMAGE = manifest(manifests=[])
 
 
-def plan_of(name: str) -> Plan:
-    loaded = load(ROOT / "environments" / f"{name}.yaml")
-    return build_plan(loaded.environment, loaded.pins, loaded.warnings)
-
-
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return plan_of("reference-p5en")
+    return unpinned_plan_of("reference-p5en")
 
 
 @dataclass
@@ -184,8 +180,8 @@ def test_an_image_of_the_catalog_that_its_registry_lacks_is_refused(plan: Plan) 
 
 def test_add_ons_that_the_environment_does_not_use_are_not_looked_up() -> None:
     nvme, fsx = Account(), Account()
-    assert "aws-fsx-csi-driver" not in nvme.resolve(plan_of("starter-p5en"))[0].addons
-    assert "aws-fsx-csi-driver" in fsx.resolve(plan_of("reference-p5en"))[0].addons
+    assert "aws-fsx-csi-driver" not in nvme.resolve(unpinned_plan_of("starter-p5en"))[0].addons
+    assert "aws-fsx-csi-driver" in fsx.resolve(unpinned_plan_of("reference-p5en"))[0].addons
 
 
 def test_an_emulators_answers_are_marked_as_made_up(plan: Plan) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from infra.config.loader import load
-from infra.config.plan import Plan, build_plan
+from infra.config.plan import Plan
 from infra.config.pool_plan import SizePlan
 from infra.operations import pool as pools
 from infra.operations.pool import PoolError, Progress, ScaleResult
+from tests.shipped import unpinned_plan_of
 
 from .scripted import scripted
 
@@ -22,14 +22,9 @@ GROUP, ASG = "trainer-4f2a", "eks-trainer-4f2a"
 NO_CAPACITY = "We currently do not have sufficient p6-b200.48xlarge capacity in the Availability Zone you requested."
 
 
-def plan_of(name: str) -> Plan:
-    loaded = load(ROOT / "environments" / f"{name}.yaml")
-    return build_plan(loaded.environment, loaded.pins, loaded.warnings)
-
-
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return plan_of("p6-b200")
+    return unpinned_plan_of("p6-b200")
 
 
 def described(
@@ -203,7 +198,7 @@ def test_a_health_issue_of_the_node_group_is_shown_first(plan: Plan, region: Cal
 def test_a_fixed_pool_is_refused_before_anything_is_asked(region: Callable[..., Region]) -> None:
     live = region()
     with pytest.raises(PoolError, match=r"pool trainer is fixed at 16 nodes by its file; change `nodes` there"):
-        live.scale(plan_of("reference-p5en"), "trainer", 8)
+        live.scale(unpinned_plan_of("reference-p5en"), "trainer", 8)
     assert live.eks_calls == live.autoscaling_calls == []
 
 
@@ -233,7 +228,7 @@ def test_two_groups_of_one_pool_are_refused_by_name(plan: Plan, region: Callable
 
 
 def test_tags_reach_the_group_with_the_files_own_alone_passed_on_to_instances(region: Callable[..., Region]) -> None:
-    plan, live = plan_of("reference-p5en"), region()
+    plan, live = unpinned_plan_of("reference-p5en"), region()
     name, tags = pools.tag(plan, plan.pool("rollout"), eks=live.eks, autoscaling=live.autoscaling)
     ((operation, asked),) = live.autoscaling_calls
     assert operation == "CreateOrUpdateTags"

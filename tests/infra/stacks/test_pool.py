@@ -81,7 +81,7 @@ def test_thirteen_efa_devices_in_the_catalog_are_thirteen_interfaces(template: T
     instances = dict(CATALOG.instances)
     instances["p5en.48xlarge"] = replace(instances["p5en.48xlarge"], efa_devices=13)
     catalog = replace(CATALOG, instances=instances)
-    loaded = load(ROOT / "environments/reference-p5en.yaml", catalog, pins=fixture_pins("1.35", CATALOG.addons))
+    loaded = load(ROOT / "environments/reference-p5en.yaml", catalog, pins=fixture_pins("1.35"))
     sentinel = build_plan(loaded.environment, loaded.pins, loaded.warnings, catalog)
     for pool in ("trainer", "rollout"):
         kinds = [nic["InterfaceType"] for nic in launch_data(template(sentinel, f"pool-{pool}"))["NetworkInterfaces"]]

@@ -1,0 +1,64 @@
+"""Processes of this machine, by what Linux says of them, and how they end."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+LOOPBACK = "127.0.0.1"
+
+
+def free_port() -> int:
+    """A TCP port that nothing listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def start_ticks(pid: int) -> int | None:
+    """Start time of a live process in clock ticks since boot (proc(5), stat field 22); None when gone or a zombie."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] == "Z" else int(fields[19])
+
+
+def end_group(leader: int, number: int = signal.SIGKILL) -> None:
+    """Sends a signal to the process group that `leader` leads; nothing to do when it is gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, number)
+
+
+def tail(log: Path, lines: int) -> str:
+    """The last lines of a log, '' when there is none."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) if log.is_file() else ""
+
+
+def listening_addresses(pid: int) -> list[tuple[str, int]]:
+    """(address, port) of each TCP socket that a process listens on (proc(5): net/tcp and the process's descriptors)."""
+    sockets = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            sockets.add(os.readlink(descriptor))
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            listens = fields[3] == "0A"
+            if listens and f"socket:[{fields[9]}]" in sockets:
+                host, _, port = fields[1].partition(":")
+                found.append((_address(host), int(port, 16)))
+    return found
+
+
+def _address(text: str) -> str:
+    """The kernel's hexadecimal address (32-bit words in host byte order) in usual notation."""
+    words = [int(text[index : index + 8], 16) for index in range(0, len(text), 8)]
+    return str(ipaddress.ip_address(b"".join(word.to_bytes(4, sys.byteorder) for word in words)))
