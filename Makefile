@@ -21,13 +21,13 @@ help:
 
 install: $(VENV)/.installed $(EMULATOR)/.installed node_modules/.installed
 
-$(VENV)/.installed: requirements.lock pyproject.toml
-	@echo "install: python packages (about 600 MB, a minute)"
+$(VENV)/.installed: requirements.lock pyproject.toml images/runtime/pyproject.toml
+	@echo "install: python packages (about 4 GB, most of it torch with CUDA; a few minutes)"
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
 	@$(PYTHON) -m venv $(VENV)
 	@$(PY) -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	@$(VENV)/bin/uv pip install --quiet --python $(PY) --require-hashes --requirement requirements.lock
-	@$(VENV)/bin/uv pip install --quiet --python $(PY) --no-deps --no-build-isolation --editable .
+	@$(VENV)/bin/uv pip install --quiet --python $(PY) --no-deps --no-build-isolation --editable . --editable images/runtime
 	@touch $@
 
 $(EMULATOR)/.installed: infra/local/emulator/requirements.lock $(VENV)/.installed
@@ -73,7 +73,7 @@ format: install
 	@$(VENV)/bin/ruff format --quiet .
 
 lock: install
-	@$(VENV)/bin/uv pip compile --quiet --universal --generate-hashes --no-annotate --no-emit-index-url --extra dev pyproject.toml --output-file requirements.lock
+	@$(VENV)/bin/uv pip compile --quiet --universal --generate-hashes --no-annotate --no-emit-index-url --extra dev --extra smoke pyproject.toml --output-file requirements.lock
 	@$(VENV)/bin/uv pip compile --quiet --universal --generate-hashes --no-annotate --no-emit-index-url --python-version 3.11 infra/local/emulator/requirements.in --output-file infra/local/emulator/requirements.lock
 
 clean:

@@ -1,0 +1,66 @@
+"""Command line of the image. Each part brings its own sub-commands; this module finds the part and runs it.
+
+A part is a module with `register(commands)`, which adds parsers whose default `handler` takes the parsed arguments and
+returns the exit code. Only the named part is imported, so `weights fetch` does not wait for torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from moerl_runtime.faults import RuntimeFault
+
+PARTS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "agent": ("moerl_runtime.agent.cli", "rollout agent: leases tasks, drives the engine, drains on a notice"),
+        "bench": ("moerl_runtime.bench.cli", "NCCL and DeepEP between nodes of a pool"),
+        "buffer": ("moerl_runtime.workers.buffer", "finished samples in memory, for the trainer"),
+        "checkpoint": ("moerl_runtime.checkpoint.cli", "restore, upload, list and prune checkpoints"),
+        "efa-exporter": ("moerl_runtime.efa_exporter", "EFA counters of a node for Prometheus"),
+        "environment": ("moerl_runtime.workers.environment", "steps and rewards of episodes"),
+        "image": ("moerl_runtime.image.cli", "static checks at the end of an image build"),
+        "load-gdrdrv": ("moerl_runtime.load_gdrdrv", "builds and loads the gdrdrv kernel module on a node"),
+        "preflight": ("moerl_runtime.preflight.cli", "proves a node and this image before a job may use them"),
+        "smoke": ("moerl_runtime.smoke.cli", "a tiny RL job through the real queue and buckets"),
+        "trainer": ("moerl_runtime.trainer.cli", "starts the framework's train.py under the run's lease"),
+        "weights": ("moerl_runtime.weights.cli", "prepare, fetch and list model weights"),
+    }
+)
+WRONG_INPUT = 2
+
+EPILOG = """exit codes: 0 done, 1 it failed, 2 wrong input; a part's own --help names any other.
+
+examples:
+  python -m moerl_runtime preflight node --pool trainer
+  python -m moerl_runtime checkpoint list
+"""
+
+
+def main(arguments: Sequence[str] | None = None, *, variables: Mapping[str, str] | None = None) -> int:
+    """Runs one command and returns its exit code. `variables` stand for the process's environment."""
+    written = sys.argv[1:] if arguments is None else list(arguments)
+    parser = argparse.ArgumentParser(
+        prog="python -m moerl_runtime",
+        description="The program inside the images of moerl.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(metavar="PART", required=True)
+    chosen = next((word for word in written if word in PARTS), None)
+    for name, (module, text) in PARTS.items():
+        if name == chosen:
+            importlib.import_module(module).register(commands)
+        else:
+            commands.add_parser(name, help=text)
+    parsed = parser.parse_args(written)
+    parsed.variables = dict(os.environ if variables is None else variables)
+    try:
+        return int(parsed.handler(parsed))
+    except RuntimeFault as fault:
+        print(fault, file=sys.stderr)
+        return fault.exit_code

@@ -1,0 +1,109 @@
+"""A small HTTP server for probes, metrics and what pods of one group tell each other.
+
+Requests are short and few: a thread each, a read timeout, a bound on bodies, and nothing but the given address.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from moerl_runtime.faults import InputFault
+
+BODY_BYTES_MAX = 64 * 2**20
+READ_TIMEOUT_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    method: str
+    path: str
+    """Without the query."""
+    query: str = ""
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    status: int = 200
+    body: bytes = b""
+    content_type: str = "application/json"
+
+
+Handler = Callable[[Request], Answer]
+
+
+def address(listen: str) -> tuple[str, int]:
+    """(host, port) of HOST:PORT. Raises InputFault for anything else, and for a host that means every interface."""
+    host, colon, port = listen.rpartition(":")
+    if not colon or not port.isdigit() or not 0 <= int(port) < 65536:
+        raise InputFault("--listen", listen, "is not HOST:PORT", "Write the pod's address and a port.")
+    if host in ("", "0.0.0.0", "[::]", "*"):  # noqa: S104 - refused here
+        raise InputFault("--listen", listen, "would listen on every interface", "Write the pod's own address.")
+    return host.strip("[]"), int(port)
+
+
+@contextmanager
+def serving(listen: str, handler: Handler) -> Iterator[str]:
+    """Serves until the block ends; gives the URL, with the port that was free where `listen` says 0."""
+    host, port = address(listen)
+    server = ThreadingHTTPServer((host, port), _handler_class(handler))
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True, name="serve")
+    thread.start()
+    try:
+        yield f"http://{host}:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _handler_class(handler: Handler) -> type[BaseHTTPRequestHandler]:
+    class Served(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        timeout = READ_TIMEOUT_SECONDS
+
+        def do_GET(self) -> None:
+            self._serve()
+
+        def do_POST(self) -> None:
+            self._serve()
+
+        def do_PUT(self) -> None:
+            self._serve()
+
+        def do_DELETE(self) -> None:
+            self._serve()
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Probes come every few seconds: not worth a line each."""
+
+        def _serve(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            if length > BODY_BYTES_MAX:
+                self._answer(Answer(status=413))
+                self.close_connection = True
+                return
+            path, _, query = self.path.partition("?")
+            request = Request(
+                method=self.command,
+                path=path,
+                query=query,
+                body=self.rfile.read(length) if length else b"",
+                headers=dict(self.headers.items()),
+            )
+            self._answer(handler(request))
+
+        def _answer(self, answer: Answer) -> None:
+            self.send_response(answer.status)
+            self.send_header("Content-Type", answer.content_type)
+            self.send_header("Content-Length", str(len(answer.body)))
+            self.end_headers()
+            self.wfile.write(answer.body)
+
+    return Served

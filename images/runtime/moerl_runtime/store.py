@@ -1,0 +1,122 @@
+"""S3 as this package uses it: whole small objects, and writes that only one of two racing writers can win.
+
+`put_new` succeeds once per key (If-None-Match), `replace` only on the version that was read (If-Match). S3 answers 412 to
+the loser and 409 to a request that raced it; both mean `lost`. boto3 retries throttles and 5xx by itself, and a retried
+conditional write whose first answer was lost looks like a defeat: callers that must know compare what is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+LOST = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
+ABSENT = frozenset({"NoSuchKey", "404", "NotFound"})
+UNCHANGED = frozenset({"304", "NotModified"})
+ATTEMPTS = 10
+CONNECTIONS = 64
+
+S3Client = Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A small object as read. `age_seconds` is S3's own: its clock now less its clock at the write."""
+
+    body: bytes
+    etag: str
+    age_seconds: float
+
+
+def client(region: str, endpoint_url: str | None = None, *, connections: int = CONNECTIONS) -> S3Client:
+    """An S3 client with bounded waits: a dead connection must not hold a drain."""
+    return boto3.client(
+        "s3",
+        region_name=region,
+        endpoint_url=endpoint_url,
+        config=Config(
+            connect_timeout=5,
+            read_timeout=30,
+            max_pool_connections=connections,
+            retries={"mode": "adaptive", "total_max_attempts": ATTEMPTS},
+            s3={"addressing_style": "path"} if endpoint_url else {},
+        ),
+    )
+
+
+def get(s3: S3Client, bucket: str, key: str, *, unless_etag: str | None = None) -> Stored | None:
+    """The object; None where it is absent, or where it still has `unless_etag`."""
+    condition = {"IfNoneMatch": unless_etag} if unless_etag else {}
+    try:
+        answer = s3.get_object(Bucket=bucket, Key=key, **condition)
+    except ClientError as error:
+        if code(error) in ABSENT | UNCHANGED:
+            return None
+        raise
+    return Stored(body=answer["Body"].read(), etag=answer["ETag"], age_seconds=_age_seconds(answer))
+
+
+def put(s3: S3Client, bucket: str, key: str, body: str | bytes) -> str:
+    """Writes the object, whatever was there. Returns its ETag."""
+    return str(s3.put_object(Bucket=bucket, Key=key, Body=_bytes(body))["ETag"])
+
+
+def put_new(s3: S3Client, bucket: str, key: str, body: str | bytes) -> str | None:
+    """Writes the object unless one is there. Returns its ETag, or None for the one who came second."""
+    return _conditional(s3, bucket, key, body, IfNoneMatch="*")
+
+
+def replace(s3: S3Client, bucket: str, key: str, body: str | bytes, *, etag: str) -> str | None:
+    """Writes over the version that has `etag`. Returns the new ETag, or None where another version is there."""
+    return _conditional(s3, bucket, key, body, IfMatch=etag)
+
+
+def delete(s3: S3Client, bucket: str, key: str) -> None:
+    s3.delete_object(Bucket=bucket, Key=key)
+
+
+def keys(s3: S3Client, bucket: str, prefix: str, *, after: str = "") -> Iterator[str]:
+    """Keys below a prefix, in order."""
+    start = {"StartAfter": after} if after else {}
+    for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix, **start):
+        for entry in page.get("Contents", ()):
+            yield entry["Key"]
+
+
+def folders(s3: S3Client, bucket: str, prefix: str) -> Iterator[str]:
+    """Names directly below a prefix that end in a slash, without prefix and slash, in order."""
+    for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix, Delimiter="/"):
+        for entry in page.get("CommonPrefixes", ()):
+            yield entry["Prefix"].removeprefix(prefix).rstrip("/")
+
+
+def code(error: ClientError) -> str:
+    """S3's error code, or the HTTP status where it sent none (HEAD, 304)."""
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def _conditional(s3: S3Client, bucket: str, key: str, body: str | bytes, **condition: str) -> str | None:
+    try:
+        return str(s3.put_object(Bucket=bucket, Key=key, Body=_bytes(body), **condition)["ETag"])
+    except ClientError as error:
+        # If-Match on a key that is gone answers 404.
+        if code(error) in LOST | ABSENT:
+            return None
+        raise
+
+
+def _bytes(body: str | bytes) -> bytes:
+    return body.encode() if isinstance(body, str) else body
+
+
+def _age_seconds(answer: Any) -> float:
+    written: datetime = answer["LastModified"]
+    now = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
+    return (now - written).total_seconds()
