@@ -5,11 +5,8 @@ Nothing here reads the environment or the clock: clients, progress and waiting a
 
 from __future__ import annotations
 
-import hashlib
-import io
 import re
-import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,13 +15,11 @@ from botocore.exceptions import ClientError
 
 from infra.config.plan import Plan
 from infra.constructs.apply_script import RENDERED_PREFIX
+from infra.operations import builds
 
 Action = Literal["apply", "diff"]
 MANIFEST = re.compile(r"[0-9]+[A-Za-z0-9._-]*\.yaml")
 """Name of a file that is applied; the leading number is its place in the order."""
-POLL_SECONDS = 5.0
-ZIP_DATE = (1980, 1, 1, 0, 0, 0)
-"""The earliest that the format knows: an archive's bytes follow from its files alone."""
 
 
 class ApplyFault(Exception):
@@ -73,14 +68,8 @@ def archive(folder: Path) -> Archive:
         raise ApplyFault(
             f"{', '.join(strays)} in {folder}: a manifest's name starts with its number. Remove or rename it."
         )
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as bundle:
-        for path in found:
-            entry = zipfile.ZipInfo(path.name, date_time=ZIP_DATE)
-            entry.create_system, entry.external_attr = 3, 0o644 << 16
-            bundle.writestr(entry, path.read_bytes())
-    body = buffer.getvalue()
-    return Archive(body=body, digest=hashlib.sha256(body).hexdigest(), files=tuple(path.name for path in found))
+    packed = builds.pack(builds.Entry(name=path.name, body=path.read_bytes()) for path in found)
+    return Archive(body=packed.body, digest=packed.digest, files=packed.files)
 
 
 def apply_folder(
@@ -107,69 +96,14 @@ def apply_folder(
         s3.put_object(
             Bucket=plan.names.apply_bucket, Key=packed.key, Body=packed.body, ExpectedBucketOwner=plan.account
         )
-        build = codebuild.start_build(
-            projectName=plan.names.apply_project,
-            environmentVariablesOverride=[
-                {"name": "SOURCE_KEY", "value": packed.key, "type": "PLAINTEXT"},
-                {"name": "ACTION", "value": action, "type": "PLAINTEXT"},
-            ],
-        )["build"]
+        build = builds.start(
+            plan.names.apply_project, {"SOURCE_KEY": packed.key, "ACTION": action}, codebuild=codebuild, report=report
+        )
     except ClientError as error:
         raise ApplyFault(
             f"{error}. Is the access stack of {plan.name} deployed, and may you write its bucket and start its builds?"
         ) from error
-    report(f"build {build['id']}")
-    ended = _follow(build["id"], codebuild=codebuild, logs=logs, report=report, wait=wait)
-    applied = Applied(
-        build=ended["id"],
-        status=ended["buildStatus"],
-        action=action,
-        files=packed.files,
-        failures=tuple(_failures(ended)),
-    )
-    if applied.status != "SUCCEEDED":
-        reasons = "; ".join(applied.failures) or "see the log above"
-        raise ApplyFault(f"build {applied.build} ended as {applied.status}: {reasons}")
-    return applied
-
-
-def _follow(
-    build_id: str, *, codebuild: Any, logs: Any, report: Callable[[str], None], wait: Callable[[float], None]
-) -> dict[str, Any]:
-    """Reports phases and log lines until the build has ended; CodeBuild itself ends it at the project's timeout."""
-    phase, token = "", None
-    while True:
-        build: dict[str, Any] = codebuild.batch_get_builds(ids=[build_id])["builds"][0]
-        if build.get("currentPhase", "") != phase:
-            phase = build["currentPhase"]
-            report(f"phase {phase}")
-        token = _report_log(build.get("logs", {}), logs, report, token)
-        if build["buildStatus"] != "IN_PROGRESS":
-            return build
-        wait(POLL_SECONDS)
-
-
-def _report_log(source: Mapping[str, Any], logs: Any, report: Callable[[str], None], token: str | None) -> str | None:
-    """Reports what the build wrote since `token` and returns where to go on; nothing before the stream exists."""
-    group, stream = source.get("groupName"), source.get("streamName")
-    if not group or not stream:
-        return token
-    while True:
-        call = {"logGroupName": group, "logStreamName": stream, "startFromHead": True}
-        try:
-            page = logs.get_log_events(**call, **({"nextToken": token} if token else {}))
-        except logs.exceptions.ResourceNotFoundException:
-            return token
-        for event in page["events"]:
-            report(event["message"].rstrip("\n"))
-        # The end of a stream is told by a token that no longer changes.
-        if page["nextForwardToken"] == token:
-            return token
-        token = page["nextForwardToken"]
-
-
-def _failures(build: Mapping[str, Any]) -> Iterator[str]:
-    for phase in build.get("phases", ()):
-        if phase.get("phaseStatus", "SUCCEEDED") != "SUCCEEDED":
-            messages = [context["message"] for context in phase.get("contexts", ()) if context.get("message")]
-            yield f"{phase['phaseType']}: {' '.join(messages) or phase['phaseStatus']}"
+    ended = builds.follow(build, codebuild=codebuild, logs=logs, report=report, wait=wait)
+    if not ended.succeeded:
+        raise ApplyFault(ended.text())
+    return Applied(build=ended.build, status=ended.status, action=action, files=packed.files, failures=ended.failures)

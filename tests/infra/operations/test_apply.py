@@ -14,7 +14,8 @@ import pytest
 from botocore.stub import ANY, Stubber
 
 from infra.config.plan import Plan
-from infra.operations.apply import POLL_SECONDS, Applied, ApplyFault, apply_folder, archive
+from infra.operations.apply import Applied, ApplyFault, apply_folder, archive
+from infra.operations.builds import POLL_SECONDS
 from tests.shipped import plan_of
 
 ROOT = Path(__file__).parents[3]
