@@ -1,4 +1,4 @@
-"""Third-party container images that the charts name, and the registries that hold them.
+"""Third-party container images that charts and the image project name, and the registries that hold them.
 
 A tag says which build is meant; only its digest says that it is still the one that was looked up, and that differs from
 day to day where a tag is moved. So a digest is a pin, and `moerl lock` resolves it.
@@ -178,6 +178,17 @@ IMAGES: Mapping[str, ContainerImage] = MappingProxyType(
                 "ghcr.io/kedacore/keda-admission-webhooks",
                 _app_version("keda"),
                 source=_RAN["keda"],
+            ),
+            # Not a chart's: the image project lists with it what the run's image is made of.
+            _image(
+                "syft",
+                "ghcr.io/anchore/syft",
+                "v1.45.0",
+                source=Source(
+                    title="anchore/syft release v1.45.0, in use at joshuasing/starlink_exporter pull request 243",
+                    url="https://github.com/anchore/syft/releases/tag/v1.45.0",
+                    as_of=date(2026, 6, 8),
+                ),
             ),
             _image(
                 "cluster-autoscaler",

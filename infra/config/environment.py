@@ -35,6 +35,8 @@ Release = Annotated[
 ]
 Version = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+){1,3}$")]
 Email = Annotated[str, StringConstraints(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")]
+VulnerabilityId = Annotated[str, StringConstraints(pattern=r"^(CVE-[0-9]{4}-[0-9]{4,}|GHSA(-[0-9a-z]{4}){3})$")]
+Reason = Annotated[str, StringConstraints(min_length=10, pattern=r"^[^\n]+$")]
 CudaArch = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,2}\.[0-9]$")]
 FlagName = Annotated[str, StringConstraints(pattern=r"^[a-z][A-Za-z0-9]*(-[A-Za-z0-9]+)*$")]
 
@@ -247,6 +249,10 @@ class Workload(Part):
 class Images(Part):
     cuda_archs: tuple[CudaArch, ...] | None = None
     """Architectures the image is built for; those of the GPU pools when absent."""
+    accepted_vulnerabilities: dict[VulnerabilityId, Reason] = Field(
+        default={}, examples=[{"CVE-2026-12345": "in a tool that no process of a run starts"}]
+    )
+    """Critical findings that do not stop an image build, each with its reason in a line; any other one does."""
 
 
 class Alerts(Part):

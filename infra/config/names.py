@@ -23,6 +23,9 @@ class Names:
     dead_letter_queue: str
     alert_topic: str
     apply_project: str
+    image_project: str
+    image_parameters: str
+    """SSM path of the digests of the run's images; `image_parameter` adds the software stack."""
     event_log_group: str
     container_log_group: str
     flow_log_group: str
@@ -47,6 +50,8 @@ def names(environment: Environment) -> Names:
         dead_letter_queue=f"{name}-dead-letter",
         alert_topic=f"{name}-alerts",
         apply_project=f"{name}-apply",
+        image_project=f"{name}-image",
+        image_parameters=f"/moerl/{name}/image",
         event_log_group=f"/aws/events/{name}-capacity",
         container_log_group=f"/aws/containerinsights/{name}/application",
         flow_log_group=f"/aws/vpc/{name}-flow",
@@ -76,6 +81,16 @@ def checkpoint_path(environment: Environment) -> str:
 
 def queue_url(region: str, account: str, queue: str) -> str:
     return f"https://sqs.{region}.{url_suffix(region)}/{account}/{queue}"
+
+
+def repository_uri(region: str, account: str, repository: str) -> str:
+    """Where docker and nodes reach an ECR repository of the account."""
+    return f"{account}.dkr.ecr.{region}.{url_suffix(region)}/{repository}"
+
+
+def image_parameter(known: Names, software: str) -> str:
+    """SSM parameter that holds REPOSITORY@DIGEST of the newest image of a software stack that passed its gate."""
+    return f"{known.image_parameters}/{software}"
 
 
 def partition(region: str) -> str:

@@ -16,6 +16,7 @@ from infra.catalog.kubernetes import support
 from infra.config.environment import Environment, PublicEndpoint
 from infra.config.faults import Finding
 from infra.config.names import Names, checkpoint_path, names, partition, queue_url
+from infra.config.needs_plan import ImageNeeds, image_needs
 from infra.config.pins import UNRESOLVED_TEXT, Kubectl, Pins
 from infra.config.pool_plan import PoolPlan, pool_plans
 from infra.config.quotas import Cost, QuotaNeed, cost, quota_needs
@@ -92,6 +93,7 @@ class Plan:
     partition: str
     as_of: date
     software: Software
+    image: ImageNeeds
     qualifier: str
     permissions_boundary: str | None
     protected: bool
@@ -110,6 +112,8 @@ class Plan:
     images: Mapping[str, str]
     """Third-party images by name, as REPOSITORY:TAG@DIGEST; the digest reads `unresolved` until it is pinned, which no
     node can pull."""
+    accepted_vulnerabilities: Mapping[str, str]
+    """Critical findings, with their reasons, that do not stop an image build."""
     charts: Mapping[str, str]
     """SHA-256 of the Helm chart of each controller, or `unresolved`."""
     emails: tuple[str, ...]
@@ -151,6 +155,7 @@ def build_plan(
         partition=partition(environment.region),
         as_of=catalog.as_of,
         software=environment.software,
+        image=image_needs(catalog.software[environment.software]),
         qualifier=environment.bootstrap.qualifier,
         permissions_boundary=environment.bootstrap.permissions_boundary,
         protected=environment.protected,
@@ -185,6 +190,7 @@ def build_plan(
         addons=addons,
         kubectl=pins.kubectl,
         images=_images(environment, pins, catalog),
+        accepted_vulnerabilities=dict(sorted(environment.images.accepted_vulnerabilities.items())),
         charts={name: pins.charts.get(name, UNRESOLVED_TEXT) for name in _charts(catalog)},
         emails=environment.alerts.emails,
         budget_monthly_usd=environment.budget.monthly_usd if environment.budget else None,

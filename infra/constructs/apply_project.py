@@ -6,25 +6,22 @@ Whoever may start a build administers the cluster (StartBuild takes another buil
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import aws_cdk as cdk
+from aws_cdk import CfnTag
 from aws_cdk import aws_codebuild as codebuild
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_iam as iam
-from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from infra.config.plan import Plan
 from infra.constructs.acknowledge import acknowledge
 from infra.constructs.apply_script import KUBECTL_PREFIX, PUBLIC_KUBECTL_BUCKET, RENDERED_PREFIX, buildspec
+from infra.constructs.build_project import IMAGE, build_logs, build_role, environment_variables
 from infra.constructs.pod_identity import allow, bucket_arn, cluster_arn
 from infra.constructs.security_group import ANYWHERE, HTTPS
 
-IMAGE = "aws/codebuild/amazonlinux-x86_64-standard:6.0"
-"""Has the AWS CLI, bash and unzip; its kubectl is not used, since nobody pins it."""
 TIMEOUT_MINUTES = 30
-LOG_RETENTION = logs.RetentionDays.THREE_MONTHS
 DESCRIBE_NETWORK = (
     "ec2:DescribeDhcpOptions",
     "ec2:DescribeNetworkInterfaces",
@@ -47,16 +44,12 @@ def apply_security_group(scope: Construct, plan: Plan, *, vpc_id: str) -> ec2.Cf
                 ip_protocol="tcp", from_port=HTTPS, to_port=HTTPS, cidr_ip=ANYWHERE, description="API server, AWS, S3"
             )
         ],
-        tags=[cdk.CfnTag(key="Name", value=f"{plan.name}-apply")],
+        tags=[CfnTag(key="Name", value=f"{plan.name}-apply")],
     )
 
 
 def apply_role(scope: Construct, plan: Plan, *, subnet_ids: Sequence[str], security_group_id: str) -> iam.Role:
-    """Reads one bucket, writes one log group, describes one cluster, attaches to the given subnets alone.
-
-    The statements stand in the role itself: CodeBuild tests them when the project is created, and a policy beside the
-    role may come too late.
-    """
+    """Reads one bucket, writes one log group, describes one cluster, attaches to the given subnets alone."""
     ec2_arn = f"arn:{plan.partition}:ec2:{plan.region}:{plan.account}"
     subnets = [f"{ec2_arn}:subnet/{subnet}" for subnet in subnet_ids]
     interfaces = f"{ec2_arn}:network-interface/*"
@@ -65,7 +58,6 @@ def apply_role(scope: Construct, plan: Plan, *, subnet_ids: Sequence[str], secur
     if plan.network.egress == "none":
         readable.append(f"{bucket}/{KUBECTL_PREFIX}*")
     statements = [
-        allow(["logs:CreateLogStream", "logs:PutLogEvents"], [f"{_log_group_arn(plan)}:*"]),
         allow(["s3:GetObject"], readable),
         allow(["eks:DescribeCluster"], [cluster_arn(plan)]),
         allow(
@@ -81,17 +73,15 @@ def apply_role(scope: Construct, plan: Plan, *, subnet_ids: Sequence[str], secur
         ),
         allow(DESCRIBE_NETWORK, ["*"]),
     ]
-    role = iam.Role(
+    role = build_role(
         scope,
         "ApplyRole",
-        assumed_by=iam.ServicePrincipal(
-            "codebuild.amazonaws.com",
-            conditions={"StringEquals": {"aws:SourceAccount": plan.account, "aws:SourceArn": _project_arn(plan)}},
-        ),
-        description=f"{plan.name}: applies manifests",
-        inline_policies={"apply": iam.PolicyDocument(statements=statements)},
+        plan,
+        project_name=plan.names.apply_project,
+        purpose="applies manifests",
+        statements=statements,
     )
-    for finding, reason in _accepted(plan, readable, interfaces):
+    for finding, reason in _accepted(readable, interfaces):
         acknowledge(role, finding, reason)
     return role
 
@@ -100,13 +90,6 @@ def apply_project(
     scope: Construct, plan: Plan, *, role: iam.Role, vpc_id: str, subnet_ids: Sequence[str], security_group_id: str
 ) -> codebuild.CfnProject:
     """One build at a time, so that two people never apply across each other."""
-    log = logs.LogGroup(
-        scope,
-        "ApplyLogs",
-        log_group_name=_log_group_name(plan),
-        retention=LOG_RETENTION,
-        removal_policy=cdk.RemovalPolicy.DESTROY,
-    )
     project = codebuild.CfnProject
     made = project(
         scope,
@@ -121,16 +104,12 @@ def apply_project(
             compute_type="BUILD_GENERAL1_SMALL",
             image=IMAGE,
             privileged_mode=False,
-            environment_variables=[
-                project.EnvironmentVariableProperty(name=name, value=value) for name, value in _variables(plan).items()
-            ],
+            environment_variables=environment_variables(_variables(plan)),
         ),
         vpc_config=project.VpcConfigProperty(
             vpc_id=vpc_id, subnets=list(subnet_ids), security_group_ids=[security_group_id]
         ),
-        logs_config=project.LogsConfigProperty(
-            cloud_watch_logs=project.CloudWatchLogsConfigProperty(status="ENABLED", group_name=log.log_group_name)
-        ),
+        logs_config=build_logs(scope, "ApplyLogs", project_name=plan.names.apply_project),
         concurrent_build_limit=1,
         timeout_in_minutes=TIMEOUT_MINUTES,
         queued_timeout_in_minutes=TIMEOUT_MINUTES,
@@ -139,7 +118,7 @@ def apply_project(
     return made
 
 
-def _variables(plan: Plan) -> Mapping[str, str]:
+def _variables(plan: Plan) -> dict[str, str]:
     """The script's input; `SOURCE_KEY` and `ACTION` are set by whoever starts a build.
 
     Without a way out of the VPC the public bucket is out of reach from most regions, so kubectl is read from the apply
@@ -158,12 +137,8 @@ def _variables(plan: Plan) -> Mapping[str, str]:
     }
 
 
-def _accepted(plan: Plan, readable: Sequence[str], interfaces: str) -> list[tuple[str, str]]:
+def _accepted(readable: Sequence[str], interfaces: str) -> list[tuple[str, str]]:
     return [
-        (
-            f"AwsSolutions-IAM5[Resource::{_log_group_arn(plan)}:*]",
-            "CodeBuild names a log stream for each build, all in the project's own group",
-        ),
         *(
             (f"AwsSolutions-IAM5[Resource::{resource}]", "archives are named after their digest, under one prefix")
             for resource in readable
@@ -174,15 +149,3 @@ def _accepted(plan: Plan, readable: Sequence[str], interfaces: str) -> list[tupl
         ),
         ("AwsSolutions-IAM5[Resource::*]", "EC2's Describe actions take no resource"),
     ]
-
-
-def _project_arn(plan: Plan) -> str:
-    return f"arn:{plan.partition}:codebuild:{plan.region}:{plan.account}:project/{plan.names.apply_project}"
-
-
-def _log_group_name(plan: Plan) -> str:
-    return f"/aws/codebuild/{plan.names.apply_project}"
-
-
-def _log_group_arn(plan: Plan) -> str:
-    return f"arn:{plan.partition}:logs:{plan.region}:{plan.account}:log-group:{_log_group_name(plan)}"

@@ -15,9 +15,11 @@ from infra.config.names import (
     NAMESPACE,
     bucket_names,
     checkpoint_path,
+    image_parameter,
     names,
     partition,
     queue_url,
+    repository_uri,
     stack_name,
     url_suffix,
 )
@@ -38,6 +40,8 @@ def test_names_of_a_shipped_environment(starter) -> None:
     assert known.weights_bucket == "starter-p5en-weights-123456789012-us-west-2"
     assert known.repository == "starter-p5en/moerl"
     assert (known.task_queue, known.dead_letter_queue) == ("starter-p5en-tasks", "starter-p5en-dead-letter")
+    assert (known.image_project, known.image_parameters) == ("starter-p5en-image", "/moerl/starter-p5en/image")
+    assert image_parameter(known, "baseline") == "/moerl/starter-p5en/image/baseline"
     assert known.namespace == NAMESPACE == "rl"
     assert checkpoint_path(starter) == "/scratch/starter-p5en/checkpoints"
 
@@ -78,4 +82,5 @@ def test_stack_name_is_the_environment_and_the_part() -> None:
 def test_partition_and_domain_of_a_region(region, found, suffix) -> None:
     assert partition(region) == found
     assert url_suffix(region) == suffix
+    assert repository_uri(region, "123456789012", "x/moerl") == f"123456789012.dkr.ecr.{region}.{suffix}/x/moerl"
     assert queue_url(region, "123456789012", "x-tasks") == f"https://sqs.{region}.{suffix}/123456789012/x-tasks"
