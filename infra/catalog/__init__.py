@@ -13,6 +13,7 @@ from infra.catalog.ami import AMI_RELEASES, AmiRelease
 from infra.catalog.controllers import CONTROLLERS, Controller
 from infra.catalog.daemonsets import DAEMONSETS, DaemonSet
 from infra.catalog.facts import AS_OF, Pin, Source, Unresolved
+from infra.catalog.image_sources import IMAGE_SOURCES, ImageSources
 from infra.catalog.images import IMAGES, ContainerImage
 from infra.catalog.instances import INSTANCES, InstanceType
 from infra.catalog.kubernetes import KUBERNETES_VERSIONS, KubernetesVersion
@@ -32,6 +33,7 @@ class Catalog:
     kubernetes_versions: Mapping[str, KubernetesVersion]
     ami_releases: Mapping[str, AmiRelease]
     software: Mapping[Software, SoftwareStack]
+    image_sources: Mapping[Software, ImageSources]
     addons: Mapping[str, Addon]
     controllers: Mapping[str, Controller]
     images: Mapping[str, ContainerImage]
@@ -46,6 +48,7 @@ CATALOG = Catalog(
     kubernetes_versions=KUBERNETES_VERSIONS,
     ami_releases=AMI_RELEASES,
     software=SOFTWARE,
+    image_sources=IMAGE_SOURCES,
     addons=ADDONS,
     controllers=CONTROLLERS,
     images=IMAGES,

@@ -40,4 +40,21 @@ class Unresolved:
     command: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnresolvedCommit(Unresolved):
+    """The commit that a tag or branch of a Git repository names; `moerl lock` looks it up."""
+
+    repository: str
+    ref: str
+    """Full name: refs/tags/... or refs/heads/..."""
+
+
 Pin = str | Unresolved
+
+
+def commit_of(what: str, repository: str, ref: str) -> UnresolvedCommit:
+    """`what` names the commit in one phrase. An annotated tag stands twice in the list; the line with ^{} is the commit."""
+    peeled = f" '{ref}^{{}}'" if ref.startswith("refs/tags/") else ""
+    return UnresolvedCommit(
+        what=what, command=f"git ls-remote {repository}{peeled} {ref}", repository=repository, ref=ref
+    )

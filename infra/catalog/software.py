@@ -6,7 +6,7 @@ from datetime import date
 from types import MappingProxyType
 from typing import Literal
 
-from infra.catalog.facts import Pin, Source, Unresolved
+from infra.catalog.facts import Pin, Source, Unresolved, commit_of
 from infra.catalog.instances import Transport
 
 Software = Literal["baseline", "aws-reference", "efa-gda"]
@@ -43,6 +43,27 @@ class DeepEp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BaseImage:
+    """What an image is built on. The tag says which build is meant; a build takes the digest alone."""
+
+    repository: str
+    tag: str
+    digest: Pin
+
+
+def _base_image(repository: str, tag: str) -> BaseImage:
+    named = f"{repository}:{tag}"
+    return BaseImage(
+        repository=repository,
+        tag=tag,
+        digest=Unresolved(
+            what=f"digest of base image {named}",
+            command=f"docker buildx imagetools inspect {named} --format '{{{{.Manifest.Digest}}}}'",
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SoftwareStack:
     """Pins and capabilities of one image.
 
@@ -53,6 +74,7 @@ class SoftwareStack:
     """
 
     name: Software
+    base_image: BaseImage
     cuda: str
     torch: Pin
     nccl: str
@@ -79,6 +101,8 @@ class SoftwareStack:
 
 _BASELINE = SoftwareStack(
     name="baseline",
+    # The image that slime built from this very release (its docker/version.txt): engine, trainer and Megatron, patched.
+    base_image=_base_image("docker.io/slimerl/slime", "nightly-dev-20260329a"),
     cuda="12.9",
     torch="2.9.1",
     nccl="2.27.5",
@@ -89,10 +113,8 @@ _BASELINE = SoftwareStack(
     deepep=None,
     nvshmem=None,
     sglang="0.5.9",
-    sglang_ref=Unresolved(
-        what="digest of the patched SGLang base image that slime 0.2.4 builds on",
-        command="docker buildx imagetools inspect slimerl/sglang:v0.5.9 --format '{{.Manifest.Digest}}'",
-    ),
+    # Without slime's patch (docker/patch/latest/sglang.patch), which its image has applied on top.
+    sglang_ref="bbe9c7eeb520b0a67e92d133dfc137a3688dc7f2",
     framework="slime",
     framework_version="0.2.4",
     framework_ref="bd217a63f113d74488170914e4d39e68c12e8cf0",
@@ -126,6 +148,7 @@ _BASELINE = SoftwareStack(
 
 _AWS_REFERENCE = SoftwareStack(
     name="aws-reference",
+    base_image=_base_image("docker.io/lmsysorg/sglang", "v0.5.17"),
     cuda="13.0",
     torch="2.12.1",
     nccl="2.31.2",
@@ -142,10 +165,7 @@ _AWS_REFERENCE = SoftwareStack(
     ),
     nvshmem="3.4.5",
     sglang="0.5.17",
-    sglang_ref=Unresolved(
-        what="commit of SGLang tag v0.5.17",
-        command="git ls-remote https://github.com/sgl-project/sglang 'refs/tags/v0.5.17^{}' refs/tags/v0.5.17",
-    ),
+    sglang_ref=commit_of("commit of SGLang tag v0.5.17", "https://github.com/sgl-project/sglang", "refs/tags/v0.5.17"),
     framework="miles",
     framework_version="0.1.0",
     framework_ref="78527b9102b3a5f15891128cbec3ac6c2dc4089e",
@@ -190,6 +210,8 @@ _AWS_REFERENCE = SoftwareStack(
 
 _EFA_GDA = SoftwareStack(
     name="efa-gda",
+    # What Miles builds on since it moved to 0.5.19 (its docker/Dockerfile); its own images of main are deleted in time.
+    base_image=_base_image("docker.io/lmsysorg/sglang", "v0.5.19"),
     cuda="13.0",
     torch="2.13.0",
     # torch 2.13.0 pins 2.29.7 and every later pip step pulls that back; the image has to force this one last.
@@ -208,9 +230,10 @@ _EFA_GDA = SoftwareStack(
     # Linked by DeepEP's legacy sources; no kernel of v2 calls it.
     nvshmem="3.4.5",
     sglang="0.5.19",
-    sglang_ref=Unresolved(
-        what="head of the sglang-miles branch on v0.5.19",
-        command="git ls-remote https://github.com/sgl-project/sglang refs/heads/sglang-miles-v0.5.19-final",
+    sglang_ref=commit_of(
+        "head of the sglang-miles branch on v0.5.19",
+        "https://github.com/sgl-project/sglang",
+        "refs/heads/sglang-miles-v0.5.19-final",
     ),
     framework="miles",
     framework_version="main with SGLang 0.5.19 (pull request 3124)",

@@ -1,0 +1,130 @@
+"""What an image is built from besides its stack's own pins: repositories, and the trainer's packages.
+
+A stack whose base image already holds the trainer names its repository alone. The others build Transformer Engine, Flash
+Attention and Apex against their own torch, since such an extension loads under no other minor version of it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from types import MappingProxyType
+from typing import Literal
+
+from infra.catalog.facts import Pin, Source, commit_of
+from infra.catalog.software import Software
+
+EFA_KEY_FINGERPRINT = "4E9091BCBB97A96B26B15E59A05480B1DD2D3CCC"
+"""OpenPGP key that signs EFA installers."""
+EFA_KEY_SOURCE = Source(
+    title="Amazon EC2 user guide, Get started with EFA and NCCL: verify the EFA tarball",
+    url="https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start-nccl.html",
+    as_of=date(2026, 8, 1),
+)
+
+GIN_EXPORT: Mapping[str, str] = MappingProxyType({"gda": "ncclGinPlugin_v14", "proxy": "ncclGinPlugin_v13"})
+"""Symbol of libnccl-net-ofi.so without which NCCL has no such device-side networking. Installers have carried another
+plugin than their label says, so an image is judged by the symbol."""
+GIN_SOURCE = Source(
+    title="aws-ofi-nccl, GIN getting started; source of v1.20.0 and v1.21.1",
+    url="https://github.com/aws/aws-ofi-nccl/blob/2daf7d303aa139a03140aa530957d10521e4478d/doc/gin-getting-started.md",
+    as_of=date(2026, 8, 21),
+)
+
+PackageName = Literal[
+    "transformer-engine",
+    "flash-attn",
+    "flash-linear-attention",
+    "tilelang",
+    "cudnn",
+    "sglang-router",
+    "apex",
+    "mbridge",
+    "megatron-bridge",
+    "modelopt",
+    "torch-memory-saver",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSources:
+    """`trainer` pins the packages that the trainer needs and the base image lacks: releases, or commits of the
+    repositories that the Dockerfile names. Empty where the base image holds them."""
+
+    sglang_repository: str
+    framework_repository: str
+    megatron_repository: str
+    megatron_ref: Pin
+    trainer: Mapping[PackageName, str]
+    source: Source
+
+
+_SGLANG = "https://github.com/sgl-project/sglang"
+_MILES = "https://github.com/radixark/miles"
+_MILES_MEGATRON = "https://github.com/radixark/Megatron-LM"
+
+_MILES_TRAINER: Mapping[PackageName, str] = MappingProxyType(
+    {
+        "transformer-engine": "2.17.0",
+        # Miles takes it from wheels of its own, whose version it does not state; Transformer Engine 2.17 takes this one.
+        "flash-attn": "2.8.3",
+        "flash-linear-attention": "0.4.2",
+        "tilelang": "0.1.8",
+        "cudnn": "9.22.0.52",
+        "sglang-router": "0.3.2",
+        # Miles takes it from wheels of its own; this is slime's commit.
+        "apex": "10417aceddd7d5d05d7cbf7b0fc2daad1105f8b4",
+        "mbridge": "89eb10887887bc74853f89a4de258c0702932a1c",
+        "megatron-bridge": "7f0fb3456f8ffe47599b5fd167b454605d85f932",
+        "modelopt": "0.37.0",
+        "torch-memory-saver": "74d68c5e4bedf2b6774f2c92ed0f81b7c8d91ed0",
+    }
+)
+
+IMAGE_SOURCES: Mapping[Software, ImageSources] = MappingProxyType(
+    {
+        "baseline": ImageSources(
+            sglang_repository=_SGLANG,
+            framework_repository="https://github.com/THUDM/slime",
+            megatron_repository="https://github.com/NVIDIA/Megatron-LM",
+            megatron_ref="3714d81d418c9f1bca4594fc35f9e8289f652862",
+            trainer=MappingProxyType({}),
+            source=Source(
+                title="slime v0.2.4, docker/Dockerfile, docker/README.md and docker/version.txt",
+                url="https://github.com/THUDM/slime/tree/bd217a63f113d74488170914e4d39e68c12e8cf0/docker",
+                as_of=date(2026, 3, 29),
+            ),
+        ),
+        "aws-reference": ImageSources(
+            sglang_repository=_SGLANG,
+            framework_repository=_MILES,
+            megatron_repository=_MILES_MEGATRON,
+            megatron_ref="37f91617b95c1ef4f01fc66210e502572ad97fda",
+            trainer=_MILES_TRAINER,
+            source=Source(
+                title="Miles v0.1.0, docker/Dockerfile, requirements.txt and release-lock.json",
+                url="https://github.com/radixark/miles/tree/78527b9102b3a5f15891128cbec3ac6c2dc4089e",
+                as_of=date(2026, 8, 18),
+            ),
+        ),
+        "efa-gda": ImageSources(
+            sglang_repository=_SGLANG,
+            framework_repository=_MILES,
+            megatron_repository=_MILES_MEGATRON,
+            megatron_ref=commit_of(
+                "head of the branch of Megatron-LM that Miles builds on", _MILES_MEGATRON, "refs/heads/miles-main"
+            ),
+            trainer=MappingProxyType(
+                {
+                    **_MILES_TRAINER,
+                    "flash-linear-attention": "0.5.2",
+                    "torch-memory-saver": "b5588e83de86412a48689a6583a4b567e75f7acc",
+                }
+            ),
+            source=Source(
+                title="Miles main on SGLang 0.5.19, docker/Dockerfile (commit 01719e81, date not shown)",
+                url="https://github.com/radixark/miles/blob/01719e81f9cb6ff7f9a4fe2eb36a28f829582b85/docker/Dockerfile",
+                as_of=date(2026, 9, 5),
+            ),
+        ),
+    }
+)
