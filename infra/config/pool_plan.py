@@ -23,6 +23,7 @@ from infra.config.environment import (
     PoolRole,
     Reservation,
 )
+from infra.config.needs_plan import NodeNeeds, node_needs
 from infra.config.pins import Pins
 from infra.config.transport import derive_transport, gpu_direct_possible, node_release
 
@@ -132,6 +133,7 @@ class PoolPlan:
     load_gdrdrv: bool
     """Whether a DaemonSet has to load gdrdrv: the transport goes through it, and the file does not say that the AMI has
     it."""
+    needs: NodeNeeds
     gpus_per_node: int
     gpu_model: str | None
     gpu_memory_gib: int
@@ -203,6 +205,7 @@ def _pool_plan(name: str, pool: Pool, environment: Environment, pins: Pins, cata
         gpu_direct_driver=bool(efa) and pool.transport in (None, "gda") and gpu_direct_possible(types, stack),
         transport_reason=derived.limited_by or derived.to_prove if smallest.gpus else None,
         load_gdrdrv=transport != "none" and pool.ami.gdrdrv is None,
+        needs=node_needs(smallest, stack, transport),
         gpus_per_node=smallest.gpus,
         gpu_model=smallest.gpu_model,
         gpu_memory_gib=smallest.gpu_memory_gib,

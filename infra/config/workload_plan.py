@@ -19,6 +19,7 @@ from infra.config.geometry import (
     trainer_geometry,
 )
 from infra.config.model_plan import BF16_BYTES, ModelPlan, model_plan
+from infra.config.needs_plan import DispatchNeeds, ExpertShape, dispatch_needs, expert_shape
 from infra.config.pod_plan import (
     PodResources,
     RolloutPods,
@@ -52,6 +53,11 @@ class TrainerPlan:
     pods: TrainerPods
     variables: Mapping[str, str]
 
+    @property
+    def pods_running(self) -> int:
+        """Pods of a run: its workers, the head and the submitter."""
+        return self.workers + 2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuWorkerPlan:
@@ -75,6 +81,8 @@ class RolloutPlan:
     lost_with_one_node: int
     """Nodes that stop serving when one is reclaimed: the whole engine."""
     engine: EnginePlan
+    dispatch: DispatchNeeds | None
+    """Floors of its expert traffic; None where it has none over EFA or none is published."""
     pods: RolloutPods
     variables: Mapping[str, str]
 
@@ -83,6 +91,7 @@ class RolloutPlan:
 class WorkloadPlan:
     model: str
     architecture: str
+    shape: ExpertShape
     files: ModelPlan
     hub_token_secret_arn: str | None
     steps: int
@@ -135,6 +144,9 @@ def workload_plan(environment: Environment, pools: tuple[PoolPlan, ...], catalog
                     precision=written.rollout.precision,
                     sglang=stack.sglang,
                 ),
+                dispatch=dispatch_needs(pool.transport, geometry.expert_group_nodes)
+                if backend == "deepep_v2"
+                else None,
                 pods=pods,
                 variables=_variables(
                     pool, geometry.experts_cross_efa, written.rollout.variables, with_efa=bool(pods.engine.efa)
@@ -145,6 +157,7 @@ def workload_plan(environment: Environment, pools: tuple[PoolPlan, ...], catalog
     return WorkloadPlan(
         model=model.name,
         architecture=model.architecture,
+        shape=expert_shape(model),
         files=model_plan(
             model.name,
             written.rollout.precision,
