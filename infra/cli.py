@@ -25,6 +25,7 @@ from rich.text import Text
 
 from infra.catalog import CATALOG
 from infra.config.faults import EnvironmentFault, Finding
+from infra.config.image_arguments import ImageArguments, image_arguments
 from infra.config.loader import Loaded, load, locate
 from infra.config.outputs import load_outputs
 from infra.config.pins import UNRESOLVED, load_pins, pins_path
@@ -51,8 +52,10 @@ app = typer.Typer(
     help="Mixture-of-Experts reinforcement learning on Amazon EKS, from one file.",
     epilog="ENV is a name under environments/ or a path. Exit codes: 0 done, 1 failed, 2 wrong input, 3 timed out.",
 )
+image_app = typer.Typer(no_args_is_help=True, help="The run's image: one for trainer and rollout.")
 pool_app = typer.Typer(no_args_is_help=True, help="What CloudFormation must not own about a node pool.")
 local_app = typer.Typer(no_args_is_help=True, help="The embedded AWS and the control plane on this machine.")
+app.add_typer(image_app, name="image")
 app.add_typer(pool_app, name="pool")
 app.add_typer(local_app, name="local")
 
@@ -202,6 +205,32 @@ def lock(
             _say(out, "wrote", "green", str(target))
 
     _attempt(run, as_json)
+
+
+@image_app.command(
+    name="args",
+    epilog="Example: moerl image args efa-gda --env reference-p5en --json\n\n"
+    "Exit codes: 0 every argument has a value, 1 some are unresolved (they are named, with what resolves them), 2 wrong input.",
+)
+def image_args(
+    stack: Annotated[str, typer.Argument(metavar="STACK", help=f"One of {', '.join(CATALOG.software)}.")],
+    env: Annotated[
+        str | None,
+        typer.Option("--env", metavar="ENV", help="Build for the GPUs, the lock and the flags of this environment."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print the build arguments of a stack's Dockerfile, as `NAME=VALUE` lines or as one JSON document."""
+    arguments = _image_arguments(stack, env, as_json=as_json)
+    if as_json:
+        _json(arguments.document())
+    else:
+        for name, value in arguments.arguments.items():
+            print(f"{name}={value}")
+        for name, pin in arguments.unresolved.items():
+            _say(err, "unresolved", "yellow", f"{name}, {pin.what}: {pin.command}")
+    if arguments.unresolved:
+        raise typer.Exit(FAILED)
 
 
 @pool_app.command(name="scale", epilog="Example: moerl pool scale p6-b200 trainer --nodes 8")
@@ -416,6 +445,35 @@ def _plan(env: str, pins: Path | None, *, as_json: bool) -> Plan:
 
 def _plan_of(loaded: Loaded) -> Plan:
     return build_plan(loaded.environment, loaded.pins, loaded.warnings)
+
+
+def _image_arguments(stack: str, env: str | None, *, as_json: bool) -> ImageArguments:
+    """The arguments of a stack's image; of the environment's own stack with the flags that its renders pass."""
+    software = next((known for known in CATALOG.software if known == stack), None)
+    if software is None:
+        known = ", ".join(CATALOG.software)
+        _stop(WRONG_INPUT, f"STACK = {stack!r}: no software stack has that name. Write one of {known}.", as_json)
+    of_stack = (CATALOG.software[software], CATALOG.image_sources[software])
+    if env is None:
+        return image_arguments(*of_stack)
+    loaded = _load(env, None, as_json=as_json)
+    plan = _plan_of(loaded)
+    resolved = loaded.pins.build.get(software, {})
+    archs = plan.workload.cuda_archs
+    if plan.software != software:
+        return image_arguments(*of_stack, archs=archs, resolved=resolved)
+    from k8s.flags.rendered import engine_flag_names, trainer_flag_names
+
+    return _refusing(
+        lambda: image_arguments(
+            *of_stack,
+            archs=archs,
+            resolved=resolved,
+            trainer_flags=trainer_flag_names(plan),
+            engine_flags=engine_flag_names(plan),
+        ),
+        as_json,
+    )
 
 
 def _pool(plan: Plan, name: str, as_json: bool) -> PoolPlan:

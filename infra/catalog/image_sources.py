@@ -35,12 +35,12 @@ PackageName = Literal[
     "flash-attn",
     "flash-linear-attention",
     "tilelang",
-    "cudnn",
+    "nvidia-cudnn-cu13",
     "sglang-router",
     "apex",
     "mbridge",
     "megatron-bridge",
-    "modelopt",
+    "nvidia-modelopt",
     "torch-memory-saver",
 ]
 
@@ -69,13 +69,13 @@ _MILES_TRAINER: Mapping[PackageName, str] = MappingProxyType(
         "flash-attn": "2.8.3",
         "flash-linear-attention": "0.4.2",
         "tilelang": "0.1.8",
-        "cudnn": "9.22.0.52",
+        "nvidia-cudnn-cu13": "9.22.0.52",
         "sglang-router": "0.3.2",
         # Miles takes it from wheels of its own; this is slime's commit.
         "apex": "10417aceddd7d5d05d7cbf7b0fc2daad1105f8b4",
         "mbridge": "89eb10887887bc74853f89a4de258c0702932a1c",
         "megatron-bridge": "7f0fb3456f8ffe47599b5fd167b454605d85f932",
-        "modelopt": "0.37.0",
+        "nvidia-modelopt": "0.37.0",
         "torch-memory-saver": "74d68c5e4bedf2b6774f2c92ed0f81b7c8d91ed0",
     }
 )

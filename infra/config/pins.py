@@ -11,10 +11,12 @@ from typing import Annotated
 import yaml
 from pydantic import AwareDatetime, Field, StringConstraints, ValidationError
 
+from infra.catalog.software import Software
 from infra.config.environment import Part, Release
 from infra.config.faults import EnvironmentFault, Finding
 
 AddonVersion = Annotated[str, StringConstraints(pattern=r"^v[0-9]+\.[0-9]+\.[0-9]+.*-eksbuild\.[0-9]+$")]
+Revision = Annotated[str, StringConstraints(pattern=r"^(sha256:[0-9a-f]{64}|[0-9a-f]{40})$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 ImageDigest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 
@@ -41,6 +43,8 @@ class Pins(Part):
     """Digests of third-party images, by the catalog's names."""
     charts: dict[str, Sha256] = Field(default_factory=dict)
     """Digests of the Helm charts of controllers, by the catalog's names."""
+    build: dict[Software, dict[str, Revision]] = Field(default_factory=dict)
+    """Commits and digests that image builds need, by software stack and build argument."""
 
 
 UNRESOLVED = Pins()
