@@ -85,7 +85,7 @@ def manifests(plan: Plan, *, image: str | None, outputs: Outputs | None = None) 
             ("0500-workers", workers.objects(plan, image=image)),
             ("0510-rollout", rollout.objects(plan, image=image)),
             ("0520-scaling", scaling.objects(plan)),
-            ("0530-trainer", trainer.budget()),
+            ("0530-trainer", trainer.budget(plan)),
         ]
         by_hand = jobs.files(plan, image=image)
         if storage.ready(plan, outputs):

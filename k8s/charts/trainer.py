@@ -65,8 +65,12 @@ def run_name(plan: Plan, *, image: str) -> str:
     return f"{TRAINER}-{hashlib.sha256(unnamed.encode()).hexdigest()[:8]}"
 
 
-def budget() -> tuple[Object, ...]:
-    """No voluntary disruption: the loss of one pod ends the step of all."""
+def budget(plan: Plan) -> tuple[Object, ...]:
+    """No voluntary disruption: the loss of one pod ends the step of all.
+
+    As a number of pods: a RayCluster has no scale subresource, from which alone a budget could count what `maxUnavailable`
+    is a share of.
+    """
     return (
         obj(
             "policy/v1",
@@ -74,7 +78,7 @@ def budget() -> tuple[Object, ...]:
             TRAINER,
             namespace=RUN_NAMESPACE,
             labels=component(TRAINER),
-            spec={"maxUnavailable": 0, "selector": {"matchLabels": component(TRAINER)}},
+            spec={"minAvailable": plan.workload.trainer.pods_running, "selector": {"matchLabels": component(TRAINER)}},
         ),
     )
 

@@ -53,15 +53,18 @@ def disruption_budgets_select_pods(tree: Tree, _plan: Plan) -> Iterator[Problem]
             yield _problem(where(budget), spec.get("selector"), "matches no pod of the render")
 
 
-def trainers_are_not_disrupted(tree: Tree, _plan: Plan) -> Iterator[Problem]:
-    """Every trainer pod is under a budget of maxUnavailable 0: losing one ends the step of all."""
-    budgets = [budget for budget in tree.of_kind("PodDisruptionBudget") if budget["spec"].get("maxUnavailable") == 0]
+def trainers_are_not_disrupted(tree: Tree, plan: Plan) -> Iterator[Problem]:
+    """Every trainer pod is under a budget that needs all of them: losing one ends the step of all."""
+    needed = plan.workload.trainer.pods_running
+    budgets = [
+        budget for budget in tree.of_kind("PodDisruptionBudget") if budget["spec"].get("minAvailable") == needed
+    ]
     for pods in tree.pods:
         if pods.component == TRAINER and not any(_covers(budget, pods) for budget in budgets):
             yield Problem(
                 where=pods.where,
                 value=pods.component,
-                why="no disruption budget with maxUnavailable 0 selects this pod, so a node drain would evict it",
+                why=f"no disruption budget with minAvailable {needed} selects this pod, so a node drain would evict it",
                 fix="Let the trainer's PodDisruptionBudget select it.",
             )
 

@@ -142,6 +142,19 @@ def test_a_voluntary_eviction_of_a_trainer_pod_is_refused(fleet: Fleet) -> None:
         assert (fault.status, "disruption budget" in fault.message) == (429, True)
 
 
+def test_the_trainers_budget_counts_its_pods(fleet: Fleet) -> None:
+    """A budget whose controller cannot count refuses evictions too, but by a fault, which a later release may settle."""
+
+    def counted() -> Object | None:
+        found = fleet.bed.api.get("policy/v1", "PodDisruptionBudget", TRAINER, RUN_NAMESPACE)
+        status = (found or {}).get("status", {})
+        return status if status.get("currentHealthy") else None
+
+    status = fleet.bed.until("budget counted", counted)
+    assert status["desiredHealthy"] == len(fleet.running(TRAINER)) == status["currentHealthy"]
+    assert [item["reason"] for item in status["conditions"]] == ["InsufficientPods"]
+
+
 def test_a_cordoned_trainer_node_does_not_end_the_run(fleet: Fleet) -> None:
     before, node = _identities(fleet.running(TRAINER)), fleet.node_of(fleet.running(TRAINER)[0])
     fleet.bed.api.patch(node, {"spec": {"unschedulable": True}})

@@ -194,7 +194,7 @@ BROKEN: tuple[tuple[str, str, Break], ...] = (
     (
         "selector.disruption-budget",
         "both bounds",
-        lambda d: one(d, "PodDisruptionBudget")["spec"].update(minAvailable=1),
+        lambda d: one(d, "PodDisruptionBudget")["spec"].update(maxUnavailable=0),
     ),
     (
         "selector.disruption-budget",
@@ -210,7 +210,7 @@ BROKEN: tuple[tuple[str, str, Break], ...] = (
     (
         "disruption.trainer",
         "one may go",
-        lambda d: one(d, "PodDisruptionBudget")["spec"].update(maxUnavailable=1),
+        lambda d: one(d, "PodDisruptionBudget")["spec"].update(minAvailable=17),
     ),
     ("disruption.spot", "budget over Spot", lambda d: add(d, budget("spot", component("rollout"), maxUnavailable=1))),
     ("queue.suspended", "a trainer that starts at once", lambda d: one(d, "RayJob")["spec"].update(suspend=False)),

@@ -145,9 +145,10 @@ def test_flags_and_engine_list_are_in_the_config() -> None:
 
 
 def test_no_pod_is_evicted_by_a_drain() -> None:
-    (budget,) = trainer.budget()
-    assert budget["spec"]["maxUnavailable"] == 0
+    (budget,) = trainer.budget(plan_of(S))
     spec = job_of(plan_of(S))["spec"]
+    workers = spec["rayClusterSpec"]["workerGroupSpecs"][0]["replicas"]
+    assert budget["spec"]["minAvailable"] == workers + 2, "workers, head, submitter; a share counts no RayCluster"
     templates = [
         spec["submitterPodTemplate"],
         spec["rayClusterSpec"]["headGroupSpec"]["template"],
