@@ -19,7 +19,7 @@ from infra.constructs.acknowledge import acknowledge
 from infra.constructs.pod_identity import allow
 
 IMAGE = "aws/codebuild/amazonlinux-x86_64-standard:6.0"
-"""Has the AWS CLI, bash, unzip, jq and a Docker engine; its kubectl is not used, since nobody pins it."""
+"""Has the AWS CLI, bash, unzip and a Docker engine; its kubectl is not used, since nobody pins it."""
 LOG_RETENTION = logs.RetentionDays.THREE_MONTHS
 
 

@@ -11,6 +11,7 @@ from infra.config.plan import Plan
 from infra.constructs.acknowledge import acknowledge
 from infra.constructs.apply_project import apply_project, apply_role, apply_security_group
 from infra.constructs.apply_script import RENDERED_PREFIX
+from infra.constructs.image_script import CONTEXT_PREFIX
 from infra.constructs.security_group import HTTPS
 from infra.constructs.stack import PlanStack
 from infra.stacks.cluster import ClusterStack, access_entry
@@ -56,20 +57,22 @@ class AccessStack(PlanStack):
             block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
             versioned=True,
             object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
-            lifecycle_rules=[
-                s3.LifecycleRule(
-                    id="expire",
-                    prefix=RENDERED_PREFIX,
-                    expiration=RENDERED_RETENTION,
-                    noncurrent_version_expiration=RENDERED_RETENTION,
-                    abort_incomplete_multipart_upload_after=cdk.Duration.days(1),
-                )
-            ],
+            lifecycle_rules=[_expiring("expire", RENDERED_PREFIX), _expiring("expire-contexts", CONTEXT_PREFIX)],
             removal_policy=cdk.RemovalPolicy.RETAIN,
         )
         acknowledge(
             bucket,
             "AwsSolutions-S1",
-            "one project reads it, and that project's log names each archive that it read",
+            "two projects read it, and their logs name each archive that they read",
         )
         return bucket
+
+
+def _expiring(identifier: str, prefix: str) -> s3.LifecycleRule:
+    return s3.LifecycleRule(
+        id=identifier,
+        prefix=prefix,
+        expiration=RENDERED_RETENTION,
+        noncurrent_version_expiration=RENDERED_RETENTION,
+        abort_incomplete_multipart_upload_after=cdk.Duration.days(1),
+    )

@@ -12,6 +12,7 @@ from infra.config.plan import Plan
 from infra.stacks.access import AccessStack
 from infra.stacks.budget import BudgetStack
 from infra.stacks.cluster import ClusterStack
+from infra.stacks.images import ImagesStack
 from infra.stacks.network import NetworkStack
 from infra.stacks.observability import ObservabilityStack
 from infra.stacks.pool import PoolStack
@@ -36,6 +37,7 @@ class Platform:
     cluster: ClusterStack
     pools: tuple[PoolStack, ...]
     access: AccessStack
+    images: ImagesStack
     observability: ObservabilityStack
     budget: BudgetStack | None
 
@@ -63,6 +65,7 @@ def build_platform(app: cdk.App, plan: Plan) -> Platform:
         PoolStack(app, plan, pool, network=network, cluster=cluster) for pool in plan.pools if pool.role != "system"
     )
     access = AccessStack(app, plan, network=network, cluster=cluster)
+    images = ImagesStack(app, plan)
     observability = ObservabilityStack(app, plan, queue=queue, cluster=cluster, pools=pools)
     budget = BudgetStack(app, plan, topic=observability.alerts) if plan.budget_monthly_usd else None
     return Platform(
@@ -72,6 +75,7 @@ def build_platform(app: cdk.App, plan: Plan) -> Platform:
         cluster=cluster,
         pools=pools,
         access=access,
+        images=images,
         observability=observability,
         budget=budget,
     )

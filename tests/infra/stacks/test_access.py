@@ -164,9 +164,9 @@ def test_rendered_folders_are_private_versioned_and_expire(reference: Template) 
     assert all(found["PublicAccessBlockConfiguration"].values())
     algorithm = only(found["BucketEncryption"]["ServerSideEncryptionConfiguration"])
     assert algorithm["ServerSideEncryptionByDefault"] == {"SSEAlgorithm": "AES256"}
-    rule = only(found["LifecycleConfiguration"]["Rules"])
-    assert (rule["Prefix"], rule["ExpirationInDays"]) == ("rendered/", 30)
-    assert rule["NoncurrentVersionExpiration"] == {"NoncurrentDays": 30}
+    rules = found["LifecycleConfiguration"]["Rules"]
+    assert {rule["Prefix"]: rule["ExpirationInDays"] for rule in rules} == {"rendered/": 30, "images/": 30}
+    assert all(rule["NoncurrentVersionExpiration"] == {"NoncurrentDays": 30} for rule in rules)
 
 
 def _list(value: Any) -> list[Any]:
