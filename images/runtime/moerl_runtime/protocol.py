@@ -180,7 +180,7 @@ def version_prefix(weights_prefix: str, attempt: Attempt, version: int) -> str:
 
 def request_id(attempt: Attempt, group: int, sample: int, lease: int) -> str:
     """SGLang's rid: unique among live requests, and no prefix of another. `lease` tells two leases of one process apart."""
-    return f"{attempt.name}-{group:010d}-{sample:04d}-{lease:06d}"
+    return f"{attempt.name}-{group:010d}-{sample:04d}-{lease % 10**6:06d}"
 
 
 def encode(body: Any) -> str:

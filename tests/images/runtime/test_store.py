@@ -1,0 +1,106 @@
+"""S3: of two racing writers one wins and knows it, absent is no error, and age is S3's own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from botocore.exceptions import ClientError
+from moerl_runtime import store
+
+BUCKET = "moerl-test"
+
+
+@pytest.fixture
+def s3(local_aws: str) -> Iterator[store.S3Client]:
+    client = store.client("us-west-2", local_aws)
+    client.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": "us-west-2"})
+    yield client
+    for key in store.keys(client, BUCKET, ""):
+        store.delete(client, BUCKET, key)
+    client.delete_bucket(Bucket=BUCKET)
+
+
+def test_what_is_absent_is_none(s3: store.S3Client) -> None:
+    assert store.get(s3, BUCKET, "nothing") is None
+
+
+def test_what_is_written_is_read_with_its_etag(s3: store.S3Client) -> None:
+    etag = store.put(s3, BUCKET, "a", "text")
+    found = store.get(s3, BUCKET, "a")
+    assert found is not None
+    assert (found.body, found.etag) == (b"text", etag)
+    assert -1 <= found.age_seconds < 60
+    assert store.get(s3, BUCKET, "a", unless_etag=etag) is None
+
+
+def test_a_new_key_is_won_once(s3: store.S3Client) -> None:
+    assert store.put_new(s3, BUCKET, "once", b"first")
+    assert store.put_new(s3, BUCKET, "once", b"second") is None
+    found = store.get(s3, BUCKET, "once")
+    assert found is not None
+    assert found.body == b"first"
+
+
+def test_a_version_is_replaced_once(s3: store.S3Client) -> None:
+    etag = store.put(s3, BUCKET, "pointer", b"1")
+    assert store.replace(s3, BUCKET, "pointer", b"2", etag=etag)
+    assert store.replace(s3, BUCKET, "pointer", b"3", etag=etag) is None
+    found = store.get(s3, BUCKET, "pointer")
+    assert found is not None
+    assert found.body == b"2"
+
+
+def test_of_racing_writers_one_wins(s3: store.S3Client) -> None:
+    won = []
+
+    def write(number: int) -> None:
+        if store.put_new(s3, BUCKET, "race", str(number)):
+            won.append(number)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = store.get(s3, BUCKET, "race")
+    assert found is not None
+    assert len(won) >= 1
+    assert found.body == str(won[0]).encode()
+
+
+@pytest.mark.parametrize("code", ["PreconditionFailed", "ConditionalRequestConflict", "412", "409"])
+def test_both_answers_to_a_loser_mean_lost(code: str) -> None:
+    assert store.put_new(_Refusing(code), BUCKET, "key", b"") is None
+    assert store.replace(_Refusing(code), BUCKET, "key", b"", etag="x") is None
+
+
+@pytest.mark.parametrize("code", ["AccessDenied", "SlowDown", "NoSuchBucket", "500"])
+def test_any_other_refusal_is_raised(code: str) -> None:
+    with pytest.raises(ClientError, match=code):
+        store.put_new(_Refusing(code), BUCKET, "key", b"")
+    with pytest.raises(ClientError, match=code):
+        store.get(_Refusing(code), BUCKET, "key")
+
+
+def test_keys_and_folders_come_in_order(s3: store.S3Client) -> None:
+    for key in ("p/b/2", "p/a/1", "p/c", "q/x"):
+        store.put(s3, BUCKET, key, b"")
+    assert list(store.keys(s3, BUCKET, "p/")) == ["p/a/1", "p/b/2", "p/c"]
+    assert list(store.keys(s3, BUCKET, "p/", after="p/a/1")) == ["p/b/2", "p/c"]
+    assert list(store.folders(s3, BUCKET, "p/")) == ["a", "b"]
+    store.delete(s3, BUCKET, "p/c")
+    store.delete(s3, BUCKET, "p/c")
+    assert list(store.keys(s3, BUCKET, "p/c")) == []
+
+
+class _Refusing:
+    def __init__(self, code: str) -> None:
+        self._code = code
+
+    def put_object(self, **_arguments: object) -> None:
+        raise ClientError({"Error": {"Code": self._code, "Message": "no"}}, "PutObject")
+
+    def get_object(self, **_arguments: object) -> None:
+        raise ClientError({"Error": {"Code": self._code, "Message": "no"}}, "GetObject")
