@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -50,24 +49,6 @@ def test_a_version_is_replaced_once(s3: store.S3Client) -> None:
     found = store.get(s3, BUCKET, "pointer")
     assert found is not None
     assert found.body == b"2"
-
-
-def test_of_racing_writers_one_wins(s3: store.S3Client) -> None:
-    won = []
-
-    def write(number: int) -> None:
-        if store.put_new(s3, BUCKET, "race", str(number)):
-            won.append(number)
-
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    found = store.get(s3, BUCKET, "race")
-    assert found is not None
-    assert len(won) >= 1
-    assert found.body == str(won[0]).encode()
 
 
 @pytest.mark.parametrize("code", ["PreconditionFailed", "ConditionalRequestConflict", "412", "409"])
