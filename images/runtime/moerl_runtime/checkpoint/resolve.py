@@ -1,0 +1,93 @@
+"""The newest complete checkpoint of a run, along the lineage of its attempts.
+
+The newest attempt's own checkpoints come first. Below them come those of the attempt that it resumed from, up to the step
+that it resumed, and so on to the attempt that began anew. Whatever else lies in the bucket was written by an attempt after
+another one had taken over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from moerl_runtime import store
+from moerl_runtime.checkpoint import layout
+from moerl_runtime.checkpoint.layout import AttemptRecord, Complete, Position
+from moerl_runtime.protocol import Attempt, decode
+from moerl_runtime.store import S3Client
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A complete checkpoint. `prefix` is its own, in the checkpoint bucket."""
+
+    run: str
+    attempt: int
+    step: int
+    prefix: str
+    complete: Complete
+
+    @property
+    def position(self) -> Position:
+        return Position(attempt=self.attempt, step=self.step)
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        return self.complete.metadata
+
+
+def resolve(s3: S3Client, bucket: str, prefix: str, run: str) -> Checkpoint | None:
+    """What a new attempt resumes from; None for a run that has nothing complete."""
+    return next(lineage(s3, bucket, prefix, run), None)
+
+
+def lineage(s3: S3Client, bucket: str, prefix: str, run: str) -> Iterator[Checkpoint]:
+    """Complete checkpoints that a resume may come back to, newest first."""
+    newest = newest_attempt(s3, bucket, prefix, run)
+    if newest is None:
+        return
+    attempt, last_step = newest, None
+    while True:
+        for step in reversed(steps(s3, bucket, prefix, attempt)):
+            if last_step is not None and step > last_step:
+                continue
+            found = at(s3, bucket, prefix, run, Position(attempt=attempt.number, step=step))
+            if found is not None:
+                yield found
+        record = attempt_record(s3, bucket, prefix, attempt)
+        if record is None or record.resumed_from is None:
+            return
+        attempt, last_step = Attempt(run=run, number=record.resumed_from.attempt), record.resumed_from.step
+
+
+def at(s3: S3Client, bucket: str, prefix: str, run: str, position: Position) -> Checkpoint | None:
+    """The checkpoint at that place, if it is complete; whether the lineage leads there is not asked."""
+    below = layout.step_prefix(prefix, Attempt(run=run, number=position.attempt), position.step)
+    stored = store.get(s3, bucket, layout.complete_key(below))
+    if stored is None:
+        return None
+    return Checkpoint(
+        run=run,
+        attempt=position.attempt,
+        step=position.step,
+        prefix=below,
+        complete=decode(Complete, stored.body),
+    )
+
+
+def newest_attempt(s3: S3Client, bucket: str, prefix: str, run: str) -> Attempt | None:
+    """The last attempt that left its record; one that died before has committed nothing."""
+    below = layout.attempts_prefix(prefix, run)
+    numbers = [int(key.removeprefix(below).removesuffix(".json")) for key in store.keys(s3, bucket, below)]
+    return Attempt(run=run, number=max(numbers)) if numbers else None
+
+
+def attempt_record(s3: S3Client, bucket: str, prefix: str, attempt: Attempt) -> AttemptRecord | None:
+    stored = store.get(s3, bucket, layout.attempt_key(prefix, attempt))
+    return None if stored is None else decode(AttemptRecord, stored.body)
+
+
+def steps(s3: S3Client, bucket: str, prefix: str, attempt: Attempt) -> list[int]:
+    """Steps of which an attempt has stored anything, in order."""
+    return [int(name) for name in store.folders(s3, bucket, layout.attempt_steps_prefix(prefix, attempt))]
