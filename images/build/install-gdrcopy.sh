@@ -1,0 +1,20 @@
+#!/bin/bash
+# libgdrapi, which NCCL's device-side networking opens in every mode, and the sources of its kernel module: `moerl_runtime
+# load-gdrdrv` builds that against the running kernel of a node whose AMI lacks it.
+# Needs: GDRCOPY (version)
+set -euo pipefail
+
+prefix=/opt/gdrcopy
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+apt-get update
+apt-get install -y --no-install-recommends build-essential git kmod
+rm -rf /var/lib/apt/lists/*
+git clone --quiet --depth 1 --branch "v${GDRCOPY}" https://github.com/NVIDIA/gdrcopy.git "$work/gdrcopy"
+make -C "$work/gdrcopy" prefix="$prefix" lib lib_install
+mkdir -p "$prefix/src"
+# Not below /usr/src: the loader's pod has the node's own there.
+cp -r "$work/gdrcopy/src/gdrdrv" "$prefix/src/gdrdrv"
+echo "$prefix/lib" >/etc/ld.so.conf.d/100-gdrcopy.conf
+ldconfig

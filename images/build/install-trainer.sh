@@ -1,0 +1,33 @@
+#!/bin/bash
+# Megatron-LM, Miles and what they need, without a package of the engine's moving: pip may add, not change.
+# Use: install-trainer.sh MILES MEGATRON, working trees (checkout.sh); the extensions' wheels are below /wheels
+# Needs: SGLANG_ROUTER, TILELANG, FLASH_LINEAR_ATTENTION, NVIDIA_MODELOPT (versions), MBRIDGE, MEGATRON_BRIDGE,
+# TORCH_MEMORY_SAVER (commits), CUDA (version)
+set -euo pipefail
+
+miles=$1 megatron=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+pip list --format freeze --exclude-editable >"$work/all"
+grep -iE '^(torch|triton|nvidia-|cuda-|sglang|sgl-|flashinfer|transformers|numpy|apache-tvm-ffi)' "$work/all" \
+  | grep -viE '^(sglang-router|nvidia-modelopt|torch-memory-saver|torch_memory_saver)=' >"$work/constraints"
+keep() { pip install --no-cache-dir --constraint "$work/constraints" "$@"; }
+
+pip uninstall --yes --quiet transformer-engine transformer-engine-torch transformer-engine-cu12 transformer-engine-cu13
+pip install --no-cache-dir --no-deps --force-reinstall /wheels/transformer_engine*.whl /wheels/flash_attn-*.whl \
+  /wheels/apex-*.whl
+# Installed without its dependencies, of which it imports these at once.
+keep einops onnx onnxscript nvdlfw-inspect
+keep "sglang-router==${SGLANG_ROUTER}" "tilelang==${TILELANG}" "flash-linear-attention==${FLASH_LINEAR_ATTENTION}" \
+  "nvidia-modelopt[torch]==${NVIDIA_MODELOPT}"
+keep --requirement "$miles/requirements.txt"
+keep megatron-energon multi-storage-client
+
+commits=(
+  "git+https://github.com/ISEEKYAN/mbridge.git@${MBRIDGE}"
+  "git+https://github.com/radixark/Megatron-Bridge.git@${MEGATRON_BRIDGE}"
+)
+pip install --no-cache-dir --no-deps --no-build-isolation "${commits[@]}"
+TMS_CUDA_MAJOR=${CUDA%%.*} pip install --no-cache-dir --no-deps --force-reinstall --no-build-isolation \
+  "git+https://github.com/fzyzcjy/torch_memory_saver.git@${TORCH_MEMORY_SAVER}"
+pip install --no-cache-dir --no-deps --no-build-isolation --editable "$megatron" --editable "$miles"
