@@ -1,6 +1,7 @@
 """`moerl`, the command line: reads the environment, the clock and AWS on behalf of everything below.
 
-Exit codes: 0 done, 1 AWS or a tool failed, 2 wrong input (nothing was written), 3 a bounded wait ran out.
+Exit codes: 0 done, 1 AWS or a tool failed, 2 wrong input (nothing was written), 3 a bounded wait ran out,
+4 this AWS cannot do it (the embedded one builds no image).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Console
 from rich.text import Text
 
-from infra.catalog import CATALOG
+from infra.catalog import CATALOG, Software
 from infra.config.faults import EnvironmentFault, Finding
 from infra.config.image_arguments import ImageArguments, image_arguments
 from infra.config.loader import Loaded, load, locate
@@ -32,6 +33,7 @@ from infra.config.pins import UNRESOLVED, load_pins, pins_path
 from infra.config.plan import Plan, build_plan
 from infra.config.pool_plan import PoolPlan
 from infra.node import pinned_node, use_pinned_node
+from infra.operations import image as images
 from infra.operations import lock as locking
 from infra.operations import pool as pools
 from infra.operations.apply import ApplyFault, apply_folder, archive
@@ -41,7 +43,8 @@ from infra.report import print_findings, print_plan
 T = TypeVar("T")
 IMAGE = re.compile(r"[a-z0-9][a-z0-9._:/-]*@sha256:[0-9a-f]{64}")
 ROOT = Path(__file__).resolve().parent.parent
-OK, FAILED, WRONG_INPUT, TIMED_OUT = 0, 1, 2, 3
+OK, FAILED, WRONG_INPUT, TIMED_OUT, NOT_HERE = 0, 1, 2, 3, 4
+OUTCOMES = {FAILED: "failed", WRONG_INPUT: "wrong input", NOT_HERE: "not built here"}
 
 out, err = Console(), Console(stderr=True)
 app = typer.Typer(
@@ -50,7 +53,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     help="Mixture-of-Experts reinforcement learning on Amazon EKS, from one file.",
-    epilog="ENV is a name under environments/ or a path. Exit codes: 0 done, 1 failed, 2 wrong input, 3 timed out.",
+    epilog="ENV is a name under environments/ or a path. Exit codes: 0 done, 1 failed, 2 wrong input, 3 timed out,"
+    " 4 not possible against this AWS.",
 )
 image_app = typer.Typer(no_args_is_help=True, help="The run's image: one for trainer and rollout.")
 pool_app = typer.Typer(no_args_is_help=True, help="What CloudFormation must not own about a node pool.")
@@ -231,6 +235,89 @@ def image_args(
             _say(err, "unresolved", "yellow", f"{name}, {pin.what}: {pin.command}")
     if arguments.unresolved:
         raise typer.Exit(FAILED)
+
+
+@image_app.command(
+    name="build",
+    epilog="Example: moerl image build efa-gda --env reference-p5en\n\n"
+    "Example: moerl image build baseline --env reference-p5en --no-wait --json\n\n"
+    "Exit codes: 0 built, scanned and named (with --no-wait: started), 1 AWS refused or the build failed, 2 wrong input,"
+    " nothing uploaded, 4 not built here: the embedded AWS has no container engine.",
+)
+def image_build(
+    stack: Annotated[str, typer.Argument(metavar="STACK", help=f"One of {', '.join(CATALOG.software)}.")],
+    env: Annotated[
+        str, typer.Option("--env", metavar="ENV", help="Environment whose project builds it, for its GPUs and flags.")
+    ],
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the build, or leave it to itself.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Build an image in the environment's build project, scan it, and print REPOSITORY@DIGEST. A source that was built
+    before is scanned again and not built."""
+    plan = _plan(env, None, as_json=as_json)
+    _software(stack, as_json=as_json)
+    if _embedded():
+        why = (
+            "the embedded AWS has no container engine, so its builds run nothing. Run this against an account, after"
+            f" `cdk deploy {plan.name}-access {plan.name}-images`."
+        )
+        _stop(NOT_HERE, why, as_json)
+    arguments = _image_arguments(stack, env, as_json=as_json)
+    try:
+        made = images.source(ROOT, arguments)
+    except images.SourceFault as error:
+        _stop(WRONG_INPUT, error, as_json)
+
+    def report(line: str) -> None:
+        err.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def run() -> None:
+        session = _session(plan)
+        images.upload(made, plan, s3=session.client("s3"), report=report)
+        built = images.build(
+            made,
+            plan,
+            codebuild=session.client("codebuild"),
+            logs=session.client("logs"),
+            ecr=session.client("ecr"),
+            report=report,
+            wait=time.sleep,
+            to_its_end=wait,
+        )
+        if as_json:
+            _json(built.document())
+        elif built.image is None:
+            _say(out, "started", "green", f"build {built.build}; then: moerl image digest {env} --stack {stack}")
+        else:
+            out.print(Text(built.image), soft_wrap=True)
+
+    _attempt(run, as_json)
+
+
+@image_app.command(
+    name="digest",
+    epilog='Example: moerl render reference-p5en --out dist --image "$(moerl image digest reference-p5en)"\n\n'
+    "Exit codes: 0 printed, 1 no image passed its scan yet or AWS refused, 2 wrong input.",
+)
+def image_digest(
+    env: Env,
+    stack: Annotated[
+        str | None, typer.Option("--stack", metavar="STACK", help="Another stack than the environment's own.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print REPOSITORY@DIGEST, in one line, of the newest image that was built for the environment and passed its scan."""
+    plan = _plan(env, None, as_json=as_json)
+    software = _software(stack, as_json=as_json) if stack else plan.software
+
+    def run() -> None:
+        found = images.current(plan, software, ssm=_session(plan).client("ssm"))
+        if as_json:
+            _json({"stack": software, "image": found})
+        else:
+            print(found)
+
+    _attempt(run, as_json)
 
 
 @pool_app.command(name="scale", epilog="Example: moerl pool scale p6-b200 trainer --nodes 8")
@@ -449,10 +536,7 @@ def _plan_of(loaded: Loaded) -> Plan:
 
 def _image_arguments(stack: str, env: str | None, *, as_json: bool) -> ImageArguments:
     """The arguments of a stack's image; of the environment's own stack with the flags that its renders pass."""
-    software = next((known for known in CATALOG.software if known == stack), None)
-    if software is None:
-        known = ", ".join(CATALOG.software)
-        _stop(WRONG_INPUT, f"STACK = {stack!r}: no software stack has that name. Write one of {known}.", as_json)
+    software = _software(stack, as_json=as_json)
     of_stack = (CATALOG.software[software], CATALOG.image_sources[software])
     if env is None:
         return image_arguments(*of_stack)
@@ -474,6 +558,14 @@ def _image_arguments(stack: str, env: str | None, *, as_json: bool) -> ImageArgu
         ),
         as_json,
     )
+
+
+def _software(stack: str, *, as_json: bool) -> Software:
+    software = next((known for known in CATALOG.software if known == stack), None)
+    if software is None:
+        known = ", ".join(CATALOG.software)
+        _stop(WRONG_INPUT, f"STACK = {stack!r}: no software stack has that name. Write one of {known}.", as_json)
+    return software
 
 
 def _pool(plan: Plan, name: str, as_json: bool) -> PoolPlan:
@@ -515,12 +607,12 @@ def _attempt(run: Callable[[], None], as_json: bool) -> None:
         run()
     except pools.PoolError as error:
         _stop(WRONG_INPUT, error, as_json)
-    except (locking.LockError, ApplyFault, BotoCoreError, ClientError, OSError) as error:
+    except (locking.LockError, ApplyFault, images.ImageFault, BotoCoreError, ClientError, OSError) as error:
         _stop(FAILED, error, as_json)
 
 
 def _stop(code: int, error: object, as_json: bool) -> NoReturn:
-    word = "wrong input" if code == WRONG_INPUT else "failed"
+    word = OUTCOMES[code]
     if as_json:
         _json({"outcome": word, "error": str(error)})
     else:

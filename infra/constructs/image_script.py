@@ -11,8 +11,8 @@ import json
 from collections.abc import Sequence
 
 CONTEXT_PREFIX, SBOM_PREFIX = "images/", "sbom/"
-ARGUMENTS_FILE = "build-arguments"
-"""Build arguments of the Dockerfile, NAME=VALUE in each line, at the top of the context."""
+ARGUMENTS_FILE, CONTEXT_FOLDER = "build-arguments", "context"
+"""The archive: build arguments, NAME=VALUE in each line, and the folder that Docker gets."""
 TAG_DIGITS = 20
 
 # Values come in by the environment and are quoted where they are used; the two that a caller sets are matched whole.
@@ -47,16 +47,15 @@ ask_scan() {{ ask_ecr describe-image-scan-findings --image-id ScanNotFoundExcept
 if digest_of_tag; then
   echo "image: $reference is there already"
 else
-  aws s3 cp --only-show-errors "s3://$SOURCE_BUCKET/$SOURCE_KEY" context.zip
-  echo "$digest  context.zip" | sha256sum --check --status || fail "the archive is not the one that its key names"
-  mkdir context
-  unzip -q context.zip -d context
+  aws s3 cp --only-show-errors "s3://$SOURCE_BUCKET/$SOURCE_KEY" source.zip
+  echo "$digest  source.zip" | sha256sum --check --status || fail "the archive is not the one that its key names"
+  unzip -q source.zip
   options=()
   while IFS= read -r argument; do
     options+=(--build-arg "$argument")
-  done < context/{arguments_file}
+  done < {arguments_file}
   echo "image: build $reference"
-  docker build --file "context/images/$STACK/Dockerfile" --tag "$reference" "${{options[@]}}" context
+  docker build --file "{context_folder}/$STACK/Dockerfile" --tag "$reference" "${{options[@]}}" {context_folder}
   echo "image: list what is inside"
   docker run --rm --network none --volume /var/run/docker.sock:/var/run/docker.sock "$SYFT_IMAGE" \
     scan "docker:$reference" --output spdx-json > sbom.spdx.json
@@ -109,6 +108,7 @@ def script(stacks: Sequence[str]) -> str:
         context_prefix=CONTEXT_PREFIX,
         sbom_prefix=SBOM_PREFIX,
         arguments_file=ARGUMENTS_FILE,
+        context_folder=CONTEXT_FOLDER,
         tag_digits=TAG_DIGITS,
         stacks="|".join(stacks),
     )

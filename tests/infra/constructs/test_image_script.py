@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from infra.constructs.image_script import ARGUMENTS_FILE, CONTEXT_PREFIX, buildspec, script, tag
+from infra.constructs.image_script import ARGUMENTS_FILE, CONTEXT_FOLDER, CONTEXT_PREFIX, buildspec, script, tag
 from infra.operations.builds import Entry, pack
 
 STACKS = ("baseline", "aws-reference", "efa-gda")
@@ -85,7 +85,7 @@ class Project:
             (tools / name).chmod(0o755)
         entries = [
             Entry(name=ARGUMENTS_FILE, body=b"NCCL=2.31.2\nARCHS=9.0;10.0 $(touch owned)\n"),
-            Entry(name="images/efa-gda/Dockerfile", body=b"FROM scratch\n"),
+            Entry(name=f"{CONTEXT_FOLDER}/efa-gda/Dockerfile", body=b"FROM scratch\n"),
         ]
         self.packed = pack(entries)
         self.key = f"{CONTEXT_PREFIX}{self.packed.digest}.zip"
@@ -161,7 +161,8 @@ def test_every_build_argument_arrives_whole_and_none_is_run(project: Project) ->
     build = project.docker()[0]
     given = [value for option, value in pairwise(build) if option == "--build-arg"]
     assert given == ["NCCL=2.31.2", "ARCHS=9.0;10.0 $(touch owned)"]
-    assert build[build.index("--file") + 1] == "context/images/efa-gda/Dockerfile"
+    assert build[-1] == "context"
+    assert build[build.index("--file") + 1] == "context/efa-gda/Dockerfile"
 
 
 def test_a_source_that_is_there_is_not_built_again_but_judged_again(project: Project) -> None:
