@@ -78,7 +78,7 @@ class Announcement:
     """How many nodes upload files of it."""
     committer: str
     items: tuple[str, ...]
-    """Files and directories (with a slash at the end) below scratch; a node uploads what it has of them."""
+    """Files and directories below scratch; a node uploads what it has of them."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
