@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 
+from infra.config.image_arguments import ImageArguments
+from infra.config.names import repository_uri
 from infra.config.plan import Plan
+from infra.operations import image as images
 from tests.shipped import ROOT, plan_of
 
 from .bed import Bed, synthesize
@@ -156,6 +159,38 @@ def test_a_lock_that_cannot_be_completed_writes_nothing(bed: Bed, tmp_path: Path
     assert any(line.startswith("add-on coredns: v") for line in progress)
     assert "/aws/service/eks/optimized-ami/1.35/" in last
     assert not target.exists()
+
+
+# --- moerl image
+
+
+def test_an_image_is_not_built_here_and_the_command_says_so(bed: Bed) -> None:
+    done = moerl("image", "build", "efa-gda", "--env", ENVIRONMENT, variables=bed.variables)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert done.stderr.startswith("not built here ")
+    assert bed.client("codebuild").list_builds_for_project(projectName=f"{ENVIRONMENT}-image")["ids"] == []
+
+
+def test_a_source_arrives_where_the_image_project_reads_it(bed: Bed, plan: Plan) -> None:
+    arguments = ImageArguments(stack="efa-gda", arguments={"NCCL": "2.31.2"}, unresolved={})
+    made = images.source(ROOT, arguments)
+    images.upload(made, plan, s3=bed.client("s3"), report=lambda _: None)
+    (project,) = bed.client("codebuild").batch_get_projects(names=[plan.names.image_project])["projects"]
+    told = {one["name"]: one["value"] for one in project["environment"]["environmentVariables"]}
+    stored = bed.client("s3").get_object(Bucket=told["SOURCE_BUCKET"], Key=made.key)["Body"].read()
+    assert stored == made.packed.body
+    repositories = bed.client("ecr").describe_repositories(repositoryNames=[told["REPOSITORY"]])["repositories"]
+    assert repositories[0]["imageTagMutability"] == "IMMUTABLE"
+
+
+def test_the_digest_is_printed_once_a_build_has_written_it(bed: Bed, plan: Plan) -> None:
+    before = moerl("image", "digest", ENVIRONMENT, variables=bed.variables)
+    assert (before.returncode, before.stdout) == (1, "")
+    assert f"moerl image build efa-gda --env {ENVIRONMENT}" in before.stderr
+    image = f"{repository_uri(plan.region, plan.account, plan.names.repository)}@sha256:{'a' * 64}"
+    bed.client("ssm").put_parameter(Name=f"/moerl/{ENVIRONMENT}/image/efa-gda", Type="String", Value=image)
+    done = moerl("image", "digest", ENVIRONMENT, variables=bed.variables)
+    assert (done.returncode, done.stdout) == (0, f"{image}\n")
 
 
 # --- moerl local
