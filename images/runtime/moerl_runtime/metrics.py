@@ -38,6 +38,11 @@ class Metrics:
         with self._lock:
             return self._values[name].get(tuple(sorted(labels.items())), 0.0)
 
+    def series(self) -> list[tuple[str, Labels, float]]:
+        """Everything that was written, for a process that shows it beside its own."""
+        with self._lock:
+            return [(name, key, value) for name, found in self._values.items() for key, value in sorted(found.items())]
+
     def exposition(self) -> str:
         """All families, in the order of their declaration."""
         lines: list[str] = []

@@ -6,6 +6,7 @@ keys, never payloads, and nothing rests on them alone: what was issued and what 
 
     weights bucket, samples/RUN/ATTEMPT/tasks/GROUP.json            written before the group is sent
                     samples/RUN/ATTEMPT/samples/GROUP/SAMPLE.json   written once, by whoever finishes first
+                    samples/RUN/ATTEMPT/dead/GROUP.json             why a group was given up, by the trainer
                     weights/current.json                            which attempt and version engines should serve
                     weights/RUN/ATTEMPT/VERSION/manifest.json       written last; the version's files beside it
     checkpoint bucket, checkpoints/RUN/lease.json                   who may write
@@ -138,13 +139,13 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Current:
-    """Body of current.json: what an engine should serve. Version 0 is the base model, which needs no manifest."""
+    """Body of current.json: what an engine should serve. Version 0 is what the attempt began with."""
 
     run: str
     attempt: int
     version: int
     manifest: str | None
-    """Key of the version's manifest in the weights bucket; None for version 0."""
+    """Key of the version's manifest in the weights bucket; None for the base model, which every node has."""
 
     @property
     def of(self) -> Attempt:
@@ -166,6 +167,11 @@ def group_prefix(attempt: Attempt, group: int) -> str:
 
 def sample_key(attempt: Attempt, group: int, sample: int) -> str:
     return f"{group_prefix(attempt, group)}{sample:04d}.json"
+
+
+def dead_key(attempt: Attempt, group: int) -> str:
+    """Of a DeadLetter that the trainer has read: people find the reason there, and the queue empties."""
+    return f"{attempt_prefix(attempt)}dead/{group:010d}.json"
 
 
 def sample_number(key: str) -> int:

@@ -1,0 +1,81 @@
+"""How the processes of a run tell the head what they do: the rollout manager and rank 0 live on other nodes.
+
+Best effort, from one thread: nothing in the trainer waits for a report, and a head that does not answer costs no step.
+Values are totals of their process, so a report that arrives twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Literal
+
+import urllib3
+
+from moerl_runtime.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+Phase = Literal["wait", "train", "save", "publish"]
+Post = Callable[[str, dict[str, Any]], None]
+"""(path, body). Raises urllib3.exceptions.HTTPError where it did not arrive."""
+PERIOD_SECONDS = 5.0
+TIMEOUT_SECONDS = 5.0
+SERIES_PATH, PHASE_PATH = "/v1/series", "/v1/phase"
+
+
+class Reporter:
+    """One process's series, and the phases that it sees begin."""
+
+    def __init__(self, source: str, metrics: Metrics, post: Post, *, period_seconds: float = PERIOD_SECONDS) -> None:
+        self.metrics = metrics
+        self._source, self._post, self._period_seconds = source, post, period_seconds
+        self._phases: queue.SimpleQueue[tuple[Phase, int] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="report")
+        self._thread.start()
+
+    def phase(self, phase: Phase, step: int) -> None:
+        """That phase of that step begins now."""
+        self._phases.put((phase, step))
+
+    def close(self) -> None:
+        """Sends what is left."""
+        self._phases.put(None)
+        self._thread.join(timeout=2 * TIMEOUT_SECONDS)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                item = self._phases.get(timeout=self._period_seconds)
+            except queue.Empty:
+                self._send(SERIES_PATH, self._series())
+                continue
+            if item is None:
+                self._send(SERIES_PATH, self._series())
+                return
+            self._send(PHASE_PATH, {"phase": item[0], "step": item[1]})
+
+    def _series(self) -> dict[str, Any]:
+        series = [[name, dict(labels), value] for name, labels, value in self.metrics.series()]
+        return {"source": self._source, "series": series}
+
+    def _send(self, path: str, body: dict[str, Any]) -> None:
+        try:
+            self._post(path, body)
+        except urllib3.exceptions.HTTPError as error:
+            log.info("the head did not take a report: %s", error)
+
+
+def poster(url: str) -> Post:
+    """Posts to the head's control server."""
+    pool = urllib3.PoolManager(timeout=TIMEOUT_SECONDS, retries=False)
+
+    def post(path: str, body: dict[str, Any]) -> None:
+        answer = pool.request("POST", url + path, body=json.dumps(body), headers={"Content-Type": "application/json"})
+        if answer.status != 200:
+            raise urllib3.exceptions.HTTPError(f"{path} answered {answer.status}")
+
+    return post
