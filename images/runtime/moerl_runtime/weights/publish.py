@@ -1,0 +1,388 @@
+"""The trainer's side: versions of the policy into the bucket, and the pointer that engines follow.
+
+    files → manifest → pointer: each is complete before the next is written, so a crash leaves the version before.
+
+The pointer never goes back: a newer attempt first, then a higher version, each move only from what was read (If-Match). A
+publisher that finds the pointer of a newer attempt, or of another run, has been replaced: `Fenced`, and the run ends.
+
+Where the publication directory is shared, rank 0 alone publishes, in the background (`enqueue`); a failure surfaces at the
+next call. Where it is local to each node, every node stores its own files and rank 0 writes the manifest when all have
+(`publish_shares`, in the foreground: it is a collective).
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from moerl_runtime import protocol, store
+from moerl_runtime.faults import RuntimeFault
+from moerl_runtime.weights import delta, retain, transfer
+from moerl_runtime.weights.manifest import (
+    File,
+    Kind,
+    Manifest,
+    anchor_key,
+    encode,
+    folder_of,
+    list_files,
+    version_key,
+)
+from moerl_runtime.weights.safetensors import INDEX_NAME
+
+KEEP_VERSIONS = 4
+"""Versions that stay in the bucket whatever engines have loaded."""
+ANCHOR_EVERY = 10
+"""Versions between two anchors, if a save brings one: how many deltas a new node replays at most."""
+MOVE_TRIES = 20
+
+
+class Fenced(RuntimeFault):
+    """A newer attempt, or another run, has the pointer."""
+
+    exit_code = 75
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pointer:
+    current: protocol.Current
+    etag: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one node stored of a version."""
+
+    files: tuple[File, ...]
+    checksums: Mapping[str, str]
+    """Of the tensors that its files change, after the change."""
+    failure: str | None = None
+
+
+def read_current(s3: store.S3Client, bucket: str, weights_prefix: str, etag: str | None = None) -> Pointer | None:
+    """The pointer. None where there is none yet, or where it still is the one that has `etag`."""
+    stored = store.get(s3, bucket, weights_prefix + protocol.CURRENT_NAME, unless_etag=etag)
+    if stored is None:
+        return None
+    return Pointer(current=protocol.decode(protocol.Current, stored.body), etag=stored.etag)
+
+
+def move_current(s3: store.S3Client, bucket: str, weights_prefix: str, to: protocol.Current, *, begin: bool) -> None:
+    """Points engines at a version. Nothing happens where they are pointed at it already.
+
+    Raises Fenced where the pointer belongs to a newer attempt, or, unless this `begin`s an attempt, to another run.
+    """
+    key, body = weights_prefix + protocol.CURRENT_NAME, protocol.encode(to)
+    for _ in range(MOVE_TRIES):
+        found = read_current(s3, bucket, weights_prefix)
+        if found is None:
+            moved = store.put_new(s3, bucket, key, body)
+        elif found.current == to:
+            # Also the answer to a write of ours whose answer was lost.
+            return
+        else:
+            _may_move(found.current, to, begin=begin)
+            moved = store.replace(s3, bucket, key, body, etag=found.etag)
+        if moved is not None:
+            return
+    raise RuntimeFault(
+        "current.json", key, f"was moved by others {MOVE_TRIES} times in a row", "End the other publishers."
+    )
+
+
+def _may_move(found: protocol.Current, to: protocol.Current, *, begin: bool) -> None:
+    if found.run == to.run:
+        if found.attempt > to.attempt:
+            raise Fenced("attempt", to.attempt, f"has been replaced by attempt {found.attempt}", "End this one.")
+        if found.attempt == to.attempt and found.version >= to.version:
+            raise RuntimeFault(
+                "version",
+                to.version,
+                f"is not after version {found.version} of the same attempt",
+                "Take a new attempt for every start of the trainer.",
+            )
+    elif not begin:
+        raise Fenced("run", to.run, f"has been replaced by run {found.run}", "End this one.")
+
+
+class Publisher:
+    """Publishes one attempt's versions, in order.
+
+    `check` raises when the run's lease is lost; it is called right before anything that others see. `report` gets a line
+    for what a person should know and the run survives.
+    """
+
+    def __init__(
+        self,
+        s3: store.S3Client,
+        *,
+        bucket: str,
+        weights_prefix: str,
+        attempt: protocol.Attempt,
+        check: Callable[[], object] = lambda: None,
+        report: Callable[[str], object] = print,
+        keep_versions: int = KEEP_VERSIONS,
+        anchor_every: int = ANCHOR_EVERY,
+        workers: int = transfer.FILES_AT_ONCE,
+    ) -> None:
+        self._s3, self._bucket, self._prefix, self._attempt = s3, bucket, weights_prefix, attempt
+        self._check, self._report = check, report
+        self._keep_versions, self._anchor_every, self._workers = keep_versions, anchor_every, workers
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="publish")
+        self._running: list[Future[None]] = []
+        self._broken = threading.Event()
+        self._base: Path | None = None
+        self._published = -1
+        self._anchor: str | None = None
+        self._anchor_version = 0
+        self._checksums: dict[str, str] = {}
+        self._checksum_format = ""
+        self._offered: dict[int, Path] = {}
+
+    @property
+    def published(self) -> int:
+        """Newest version that engines are pointed at; -1 before `begin`."""
+        return self._published
+
+    def begin(self, base: Path, *, resumed: bool) -> None:
+        """Points engines at version 0 of this attempt. `base` is the trainer's `--hf-checkpoint`.
+
+        A first attempt begins at the base model that every node has. A resumed one begins at the export of the resumed
+        step, which is stored whole: engines must not sample the base model until the first trained step is published.
+        """
+        self._base = base
+        manifest = None
+        if resumed:
+            manifest = version_key(self._prefix, self._attempt, 0)
+            self._store(base, transferred_names(base), self._manifest(0, "full", None, ()), manifest)
+        self._anchor, self._anchor_version = manifest, 0
+        self._move(0, manifest, begin=True)
+
+    def enqueue(self, version_dir: Path, version: int, kind: Kind, base: int | None) -> None:
+        """Publishes in the background, after what was enqueued before. Raises what an earlier one failed with.
+
+        The directory of a delta is removed once it is published, that of a whole version never.
+        """
+        self._surface()
+        self._running.append(self._pool.submit(self._guarded, lambda: self._publish(version_dir, version, kind, base)))
+
+    def offer_anchor(self, directory: Path, version: int) -> None:
+        """Offers the whole of a version that is or will be published as a delta. It is stored if an anchor is due and it
+        is, tensor by tensor, what the deltas lead to; else it is reported and left out."""
+        self._surface()
+        self._running.append(self._pool.submit(self._guarded, lambda: self._take_anchor(directory, version)))
+
+    def publish_shares(
+        self,
+        version_dir: Path | None,
+        version: int,
+        base: int,
+        *,
+        rank: int,
+        gather: Callable[[Share], Sequence[Share]],
+    ) -> None:
+        """Publishes a delta of which every node has its own files. All ranks call it; one rank of a node gives the node's
+        directory, the others None. `gather` is an all-gather of small objects.
+
+        Whoever fails still gathers, so that nobody waits for it; then all raise.
+        """
+        share = Share(files=(), checksums={})
+        failed: Exception | None = None
+        prefix = folder_of(version_key(self._prefix, self._attempt, version))
+        try:
+            if version_dir is not None and version_dir.is_dir():
+                names = transferred_names(version_dir)
+                files = list_files(version_dir, names)
+                transfer.upload(self._s3, self._bucket, prefix, version_dir, files, workers=self._workers)
+                share = Share(files=files, checksums=delta.checksums(version_dir))
+        except (OSError, RuntimeFault, ClientError, BotoCoreError) as error:
+            failed = error
+            share = Share(files=(), checksums={}, failure=f"{type(error).__name__}: {error}")
+        shares = gather(share)
+        outcome = Share(files=(), checksums={}, failure=next((one.failure for one in shares if one.failure), None))
+        if rank == 0 and outcome.failure is None:
+            try:
+                self._commit_shares(version_dir, version, base, shares)
+            except (OSError, RuntimeFault, ClientError, BotoCoreError) as error:
+                failed = error
+                outcome = Share(files=(), checksums={}, failure=f"{type(error).__name__}: {error}")
+        reported = next((one.failure for one in gather(outcome) if one.failure), None)
+        if failed is not None:
+            raise failed
+        if reported is not None:
+            raise RuntimeFault("version", version, f"was not published: {reported}", "See the rank that failed.")
+        self._published = version
+        if version_dir is not None:
+            shutil.rmtree(version_dir, ignore_errors=True)
+
+    def flush(self, deadline_seconds: float) -> None:
+        """Waits until all that was enqueued is published. Raises what failed, or RuntimeFault at the deadline."""
+        left = wait(self._running, timeout=deadline_seconds).not_done
+        self._surface()
+        if left:
+            raise RuntimeFault(
+                "weights",
+                len(left),
+                f"versions are still not published after {deadline_seconds:.0f} s",
+                "Look at the upload's throughput.",
+            )
+
+    def close(self) -> None:
+        """Ends the background work: what runs is finished, what waits is dropped. `flush` first to lose nothing."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Nothing is published after a failure: a version would be missing below it."""
+        if self._broken.is_set():
+            return
+        try:
+            work()
+        except BaseException:
+            self._broken.set()
+            raise
+
+    def _surface(self) -> None:
+        ended = [future for future in self._running if future.done()]
+        for future in ended:
+            future.result()
+        if self._broken.is_set():
+            raise RuntimeFault(
+                "weights", self._published, "is the last version published: a later one failed", "Resume."
+            )
+        self._running = [future for future in self._running if future not in ended]
+
+    def _publish(self, version_dir: Path, version: int, kind: Kind, base: int | None) -> None:
+        names = transferred_names(version_dir)
+        if kind == "delta":
+            self._follows(version_dir, version, base, names)
+        elif version <= self._published:
+            raise RuntimeFault("version", version, f"is not after {self._published}", "Give versions in order.")
+        key = version_key(self._prefix, self._attempt, version)
+        self._store(version_dir, names, self._manifest(version, kind, base, ()), key)
+        if kind == "delta":
+            self._checksums |= delta.checksums(version_dir)
+            self._checksum_format = delta.read_index(version_dir).checksum_format
+        else:
+            self._anchor, self._anchor_version, self._checksums, self._base = key, version, {}, version_dir
+        self._move(version, key, begin=False)
+        if kind == "delta":
+            shutil.rmtree(version_dir, ignore_errors=True)
+        self._after(version)
+
+    def _commit_shares(self, version_dir: Path | None, version: int, base: int, shares: Sequence[Share]) -> None:
+        if version_dir is None:
+            raise RuntimeFault("version_dir", None, "is not given on rank 0", "Rank 0 writes the index.")
+        files = tuple(sorted((file for share in shares for file in share.files), key=lambda file: file.name))
+        self._follows(version_dir, version, base, {file.name for file in files})
+        key = version_key(self._prefix, self._attempt, version)
+        self._commit(self._manifest(version, "delta", base, files), key)
+        for share in shares:
+            self._checksums |= share.checksums
+        self._checksum_format = delta.read_index(version_dir).checksum_format
+        self._move(version, key, begin=False)
+        self._after(version)
+
+    def _follows(self, version_dir: Path, version: int, base: int | None, names: Sequence[str] | set[str]) -> None:
+        """Raises unless the directory holds that delta as a whole, made for the version published last."""
+        index = delta.read_index(version_dir)
+        fix = "Give every version that the trainer writes, in order, whole."
+        if (index.version, index.base) != (version, base) or base != self._published:
+            raise RuntimeFault(
+                "version",
+                version,
+                f"on {base} does not follow version {self._published}, or its index says {index.version} on {index.base}",
+                fix,
+            )
+        listed = {*index.files.values(), INDEX_NAME}
+        if set(names) != listed:
+            raise RuntimeFault("version_dir", str(version_dir), f"has {sorted(names)} instead of {sorted(listed)}", fix)
+
+    def _store(self, directory: Path, names: Sequence[str], manifest: Manifest, key: str) -> None:
+        files = list_files(directory, names)
+        transfer.upload(self._s3, self._bucket, folder_of(key), directory, files, workers=self._workers)
+        self._commit(Manifest(**_fields(manifest) | {"files": files}), key)
+
+    def _commit(self, manifest: Manifest, key: str) -> None:
+        self._check()
+        body = encode(manifest)
+        if store.put_new(self._s3, self._bucket, key, body) is not None:
+            return
+        there = store.get(self._s3, self._bucket, key)
+        if there is None or there.body != body.encode():
+            raise RuntimeFault(
+                "manifest",
+                key,
+                "is there already with other files",
+                "Take a new attempt for every start of the trainer.",
+            )
+
+    def _move(self, version: int, manifest: str | None, *, begin: bool) -> None:
+        self._check()
+        to = protocol.Current(run=self._attempt.run, attempt=self._attempt.number, version=version, manifest=manifest)
+        move_current(self._s3, self._bucket, self._prefix, to, begin=begin)
+        self._published = version
+
+    def _manifest(self, version: int, kind: Kind, base: int | None, files: tuple[File, ...]) -> Manifest:
+        return Manifest(
+            run=self._attempt.run,
+            attempt=self._attempt.number,
+            version=version,
+            kind=kind,
+            base=base,
+            anchor=self._anchor if kind == "delta" else None,
+            files=files,
+        )
+
+    def _after(self, version: int) -> None:
+        if version in self._offered:
+            self._store_anchor(self._offered.pop(version), version)
+        try:
+            retain.prune(self._s3, self._bucket, self._prefix, run=self._attempt.run, keep_versions=self._keep_versions)
+        except (OSError, ClientError, BotoCoreError) as error:
+            # What is left over costs money, not the run.
+            self._report(f"weights: older versions were not removed: {error}")
+
+    def _take_anchor(self, directory: Path, version: int) -> None:
+        if version > self._published:
+            self._offered = {version: directory}
+        elif version == self._published:
+            self._store_anchor(directory, version)
+        else:
+            self._report(f"weights: the anchor of version {version} came after version {self._published}; left out")
+
+    def _store_anchor(self, directory: Path, version: int) -> None:
+        """Deltas are taken against exactly these bytes, so an export that differs in one tensor would break every chain
+        that begins at it. (Padding rows or another FP8 rounding are enough.)"""
+        if version - self._anchor_version < self._anchor_every or self._base is None:
+            return
+        try:
+            wrong = delta.difference(directory, self._base, self._checksums, self._checksum_format)
+        except OSError as error:
+            wrong = f"it cannot be read: {error}"
+        if wrong:
+            self._report(f"weights: {directory} is not version {version}, so it is no anchor: {wrong}")
+            return
+        key = anchor_key(self._prefix, self._attempt, version)
+        self._store(directory, transferred_names(directory), self._manifest(version, "full", None, ()), key)
+        self._anchor, self._anchor_version = key, version
+
+
+def transferred_names(directory: Path) -> list[str]:
+    """Files of a version, by relative name. What is hidden or partial is none of it."""
+    files = (path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
+    return sorted(
+        file.as_posix()
+        for file in files
+        if not any(part.startswith(".") for part in file.parts) and file.suffix not in (".tmp", transfer.PARTIAL)
+    )
+
+
+def _fields(manifest: Manifest) -> dict[str, Any]:
+    return {name: getattr(manifest, name) for name in Manifest.__dataclass_fields__}

@@ -1,0 +1,171 @@
+"""What stays in the bucket: what engines may still ask for, and all that it is built on.
+
+Kept of the current attempt are the newest versions, versions that an agent reports as loaded, and for each of them its
+deltas back to its anchor, with the anchor. Kept of an older attempt is only what an agent reports. Versions above the
+pointer and newer attempts are being written: they are left alone.
+
+An agent reports by an object below `samples/`, where it may write: one small PUT per load, repeated every
+REPORT_SECONDS. A report counts for REPORT_AGE_SECONDS by S3's own clock, so a lost agent holds nothing for long, and no
+machine's clock is compared with another's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from moerl_runtime import protocol, store
+from moerl_runtime.faults import InputFault
+from moerl_runtime.weights import manifest
+from moerl_runtime.weights.manifest import ANCHOR_FOLDER, Manifest
+
+REPORT_SECONDS = 600.0
+REPORT_AGE_SECONDS = 3 * REPORT_SECONDS
+DELETE_BATCH = 1000
+LOADED_FOLDER = "loaded/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """Body of an agent's report."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Form:
+    """One stored form of a version of one attempt."""
+
+    version: int
+    anchor: bool
+    """Whether it is the whole form beside a delta."""
+
+
+def loaded_key(attempt: protocol.Attempt, host: str) -> str:
+    return f"{protocol.attempt_prefix(attempt)}{LOADED_FOLDER}{host}.json"
+
+
+def report_loaded(s3: store.S3Client, bucket: str, current: protocol.Current, host: str) -> None:
+    """Says that this host's engine serves that version. To be repeated every REPORT_SECONDS while it does."""
+    store.put(s3, bucket, loaded_key(current.of, host), protocol.encode(Loaded(version=current.version)))
+
+
+def loaded_versions(s3: store.S3Client, bucket: str, attempt: protocol.Attempt) -> set[int]:
+    """Versions of the attempt that agents reported lately."""
+    prefix = protocol.attempt_prefix(attempt) + LOADED_FOLDER
+    found = (store.get(s3, bucket, key) for key in store.keys(s3, bucket, prefix))
+    fresh = (report for report in found if report is not None and report.age_seconds < REPORT_AGE_SECONDS)
+    return {protocol.decode(Loaded, report.body).version for report in fresh}
+
+
+def needed(manifests: Mapping[Form, Manifest], versions: Collection[int]) -> set[Form]:
+    """Forms that the versions are built from: of each its deltas back to its anchor, and that."""
+    kept: set[Form] = set()
+    for version in versions:
+        top = manifests.get(Form(version, anchor=False))
+        if top is None:
+            continue
+        anchor = None if top.anchor is None else _form(top.anchor)
+        at: Manifest | None = top
+        while at is not None:
+            kept.add(Form(at.version, anchor=False))
+            if at.kind == "full" or at.base is None:
+                break
+            if anchor is not None and anchor.version == at.base:
+                kept.add(anchor)
+                break
+            at = manifests.get(Form(at.base, anchor=False))
+        # The same version whole, where it is: what a reader of a later delta begins with.
+        whole = Form(version, anchor=True)
+        if whole in manifests:
+            kept.add(whole)
+    return kept
+
+
+def prune(s3: store.S3Client, bucket: str, weights_prefix: str, *, run: str, keep_versions: int) -> list[str]:
+    """Removes what nobody needs. Returns the prefixes of the removed forms, in order.
+
+    A form's manifest goes first: half of it is never taken for the whole.
+    """
+    stored = store.get(s3, bucket, weights_prefix + protocol.CURRENT_NAME)
+    current = None if stored is None else protocol.decode(protocol.Current, stored.body)
+    if current is None or current.run != run:
+        return []
+    removed: list[str] = []
+    for name in store.folders(s3, bucket, f"{weights_prefix}{run}/"):
+        attempt = protocol.Attempt(run=run, number=int(name))
+        if attempt.number > current.attempt:
+            continue
+        newest = current.version if attempt.number == current.attempt else None
+        removed += _prune_attempt(s3, bucket, weights_prefix, attempt, newest=newest, keep_versions=keep_versions)
+    return removed
+
+
+def _prune_attempt(
+    s3: store.S3Client,
+    bucket: str,
+    weights_prefix: str,
+    attempt: protocol.Attempt,
+    *,
+    newest: int | None,
+    keep_versions: int,
+) -> list[str]:
+    """`newest` is the version that engines are pointed at, None for an attempt that is over."""
+    keys = _keys_by_form(s3, bucket, weights_prefix, attempt)
+    manifests = {
+        form: found
+        for form in keys
+        if (found := _manifest(s3, bucket, _key(weights_prefix, attempt, form), keys[form])) is not None
+    }
+    versions = sorted({form.version for form in manifests if newest is None or form.version <= newest})
+    wanted = loaded_versions(s3, bucket, attempt)
+    if newest is not None:
+        wanted |= set(versions[-max(1, keep_versions) :])
+    kept = needed(manifests, wanted)
+    removed = []
+    for form in sorted(keys):
+        if form in kept or (newest is not None and form.version > newest):
+            continue
+        key = _key(weights_prefix, attempt, form)
+        store.delete(s3, bucket, key)
+        _delete(s3, bucket, (other for other in keys[form] if other != key))
+        removed.append(manifest.folder_of(key))
+    return removed
+
+
+def _keys_by_form(
+    s3: store.S3Client, bucket: str, weights_prefix: str, attempt: protocol.Attempt
+) -> dict[Form, list[str]]:
+    prefix = f"{weights_prefix}{attempt.run}/{attempt.name}/"
+    found: dict[Form, list[str]] = {}
+    for key in store.keys(s3, bucket, prefix):
+        version, _, rest = key.removeprefix(prefix).partition("/")
+        found.setdefault(Form(int(version), anchor=rest.startswith(ANCHOR_FOLDER)), []).append(key)
+    return found
+
+
+def _manifest(s3: store.S3Client, bucket: str, key: str, keys: Collection[str]) -> Manifest | None:
+    """None for a form that is being written, is half removed, or says nothing that can be read: nobody can use it."""
+    stored = store.get(s3, bucket, key) if key in keys else None
+    try:
+        return None if stored is None else manifest.decode_manifest(stored.body)
+    except InputFault:
+        return None
+
+
+def _key(weights_prefix: str, attempt: protocol.Attempt, form: Form) -> str:
+    name = manifest.anchor_key if form.anchor else manifest.version_key
+    return name(weights_prefix, attempt, form.version)
+
+
+def _form(key: str) -> Form:
+    return Form(manifest.version_of(key), anchor=manifest.folder_of(key).endswith(f"/{ANCHOR_FOLDER}"))
+
+
+def _delete(s3: store.S3Client, bucket: str, keys: Iterable[str]) -> None:
+    left = list(keys)
+    for start in range(0, len(left), DELETE_BATCH):
+        batch = [{"Key": key} for key in left[start : start + DELETE_BATCH]]
+        answer = s3.delete_objects(Bucket=bucket, Delete={"Objects": batch, "Quiet": True})
+        for refused in answer.get("Errors", ()):
+            raise OSError(f"S3 refused to delete {refused['Key']}: {refused.get('Code')}")
