@@ -296,7 +296,8 @@ def image_build(
 
 @image_app.command(
     name="digest",
-    epilog='Example: moerl render reference-p5en --out dist --image "$(moerl image digest reference-p5en)"\n\n'
+    epilog="Example: moerl image digest reference-p5en\n\n"
+    'Example: moerl render mine --out dist/mine --image "$(moerl image digest mine)"\n\n'
     "Exit codes: 0 printed, 1 no image passed its scan yet or AWS refused, 2 wrong input.",
 )
 def image_digest(
