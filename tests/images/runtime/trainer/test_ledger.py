@@ -184,24 +184,27 @@ class Books(RuleBasedStateMachine):
         self.samples, self.window = samples, window
         self.book = ledger(samples=samples, window=window)
         self.now, self.version, self.step = 0.0, 0, 0
-        self.ids: set[int] = set()
-        """Ever opened by this lineage of attempts."""
+        self.ids: dict[int, int] = {}
+        """Every group that this lineage of attempts opened, with its position."""
         self.consumed: list[tuple[int, int]] = []
         """(step, position)."""
         self.lost_to: dict[str, set[int]] = {"dead": set(), "skipped": set()}
-        self.saved: tuple[dict[str, Any], int, set[int], dict[str, set[int]]] | None = None
+        self.saved: tuple[dict[str, Any], int, dict[int, int], dict[str, set[int]]] | None = None
 
     @rule()
     def issue(self) -> None:
+        self.open_window()
         for group in self.book.fill():
-            if group.id not in self.ids:
-                assert group.id == max(self.ids, default=-1) + 1
-                self.ids.add(group.id)
             self.book.sent(group.id, self.now)
 
     @rule()
-    def fill_and_crash_before_the_message(self) -> None:
-        self.ids |= {group.id for group in self.book.fill()}
+    def open_window(self) -> None:
+        for group in self.book.fill():
+            if group.id in self.ids:
+                assert self.ids[group.id] == group.position
+            else:
+                assert group.id == max(self.ids, default=-1) + 1
+                self.ids[group.id] = group.position
 
     @rule(group=st.integers(0, 40), number=st.integers(-1, 3), age=st.integers(0, 3))
     def deliver(self, group: int, number: int, age: int) -> None:
@@ -209,11 +212,10 @@ class Books(RuleBasedStateMachine):
         outcome = self.book.record(sample(group, number, max(0, self.version - age)))
         assert (outcome == "used") == wanted
 
-    @rule(which=st.integers(0, 100))
-    def finish_one(self, which: int) -> None:
-        groups = self.book.outstanding()
-        if groups:
-            complete(self.book, groups[which % len(groups)].id, self.version)
+    @rule(age=st.integers(0, 3), most=st.integers(1, 6))
+    def finish_some(self, age: int, most: int) -> None:
+        for group in self.book.outstanding()[:most]:
+            complete(self.book, group.id, max(0, self.version - age))
 
     @rule(seconds=st.floats(0, 500))
     def wait(self, seconds: float) -> None:
@@ -259,7 +261,7 @@ class Books(RuleBasedStateMachine):
     @rule()
     def save(self) -> None:
         lost = {kind: set(found) for kind, found in self.lost_to.items()}
-        self.saved = (json.loads(json.dumps(self.book.state(self.step - 1))), self.step - 1, set(self.ids), lost)
+        self.saved = (json.loads(json.dumps(self.book.state(self.step - 1))), self.step - 1, dict(self.ids), lost)
         self.book.saved(self.step - 1)
 
     @precondition(lambda self: self.saved is not None)
@@ -267,13 +269,10 @@ class Books(RuleBasedStateMachine):
     def die_and_resume(self) -> None:
         assert self.saved is not None
         state, step, ids, lost = self.saved
-        owed = set(positions(state))
         self.book = ledger(samples=self.samples, window=self.window)
         self.book.restore(state)
-        assert {group.position for group in self.book.fill()} <= owed | set(
-            range(state["next_position"], state["next_position"] + self.window)
-        )
-        self.ids = ids | {group.id for group in self.book.fill()}
+        assert sorted(positions(self.book.state(step))) == sorted(positions(state))
+        self.ids = dict(ids)
         self.lost_to = {kind: set(found) for kind, found in lost.items()}
         self.consumed = [entry for entry in self.consumed if entry[0] <= step]
         self.step, self.version = step + 1, 0
