@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from infra.config.workload_plan import WORKER_PORTS
+
 METRICS_PORT_NAME, SERVE_PORT_NAME = "metrics", "http"
 """Ports that Prometheus scrapes, and ports that environment and buffer workers serve on."""
 METRICS_PORT = 9_090
@@ -12,7 +14,6 @@ ENGINE_BOOTSTRAP_PORT = 20_000
 """torch.distributed of a multi-node engine, on its leader. SGLang takes ports behind it as well, and NCCL any."""
 AGENT_PORT = 8_090
 """Rollout agent: probes, and what the agents of a group tell each other (a Spot notice, the version to load)."""
-ENVIRONMENT_PORT = 8_091
-BUFFER_PORT = 8_092
+ENVIRONMENT_PORT, BUFFER_PORT = WORKER_PORTS["environment"], WORKER_PORTS["buffer"]
 ROUTER_PORT = 30_100
 """Not SGLang's default, which the engine has."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
+from types import MappingProxyType
 
 from infra.catalog import Catalog
 from infra.catalog.transport_variables import variables
@@ -34,6 +35,8 @@ from infra.config.pool_plan import PoolPlan
 SAVE_MIB_PER_SECOND = 250
 """Of one node, with room to spare: sixteen nodes get more than twice of it from 19200 GiB of FSx, and NVMe ten times."""
 SAVE_SECONDS_FLOOR = 600
+WORKER_PORTS: Mapping[str, int] = MappingProxyType({"environment": 8_091, "buffer": 8_092})
+"""Where the workers of each role listen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,8 @@ class CpuWorkerPlan:
     role: PoolRole
     replicas_min: int
     replicas_max: int
+    urls: tuple[str, ...]
+    """Where pods of the run's namespace reach it: environments behind one name, every buffer under its own, by ordinal."""
     pod: PodResources
 
 
@@ -194,6 +199,7 @@ def workload_plan(environment: Environment, pools: tuple[PoolPlan, ...], catalog
                 role=pool.role,
                 replicas_min=pool.size.min,
                 replicas_max=pool.size.max,
+                urls=_worker_urls(pool),
                 pod=cpu_worker(pool, catalog.daemonsets),
             )
             for pool in pools
@@ -201,6 +207,14 @@ def workload_plan(environment: Environment, pools: tuple[PoolPlan, ...], catalog
         ),
         node_jobs={pool.name: node_job(pool, catalog.daemonsets) for pool in pools if pool.is_gpu},
     )
+
+
+def _worker_urls(pool: PoolPlan) -> tuple[str, ...]:
+    """By the names that `k8s.charts.workers` gives: a Service per role, a StatefulSet `ROLE-POOL` of buffers."""
+    port = WORKER_PORTS[pool.role]
+    if pool.role == "environment":
+        return (f"http://{pool.role}:{port}",)
+    return tuple(f"http://{pool.role}-{pool.name}-{ordinal}.{pool.role}:{port}" for ordinal in range(pool.size.max))
 
 
 def save_seconds_max(checkpoint_gib: float, nodes: int) -> int:

@@ -61,6 +61,24 @@ def test_services_reach_the_port_that_the_worker_listens_on(name: str) -> None:
             assert named[port["targetPort"]] == port["port"] == int(container["args"][-1].rsplit(":", 1)[1])
 
 
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_plan_s_urls_name_pods_and_services_that_are_there(name: str) -> None:
+    plan = plan_of(name)
+    services = {each["metadata"]["name"]: each["spec"]["ports"][0]["port"] for each in made(plan, "Service")}
+    named = {f"http://{service}:{port}" for service, port in services.items()}
+    for stateful_set in made(plan, "StatefulSet"):
+        spec = stateful_set["spec"]
+        named |= {
+            f"http://{stateful_set['metadata']['name']}-{ordinal}.{spec['serviceName']}:{services[spec['serviceName']]}"
+            for ordinal in range(spec["replicas"])
+        }
+    told = [url for worker in plan.workload.cpu_workers for url in worker.urls]
+    assert set(told) <= named
+    assert len(told) == sum(
+        worker.replicas_max if worker.role == "buffer" else 1 for worker in plan.workload.cpu_workers
+    )
+
+
 def test_environments_are_scaled_from_outside_and_buffers_are_as_many_as_their_nodes() -> None:
     plan = plan_of("reference-p5en")
     (deployment,), (stateful_set,) = made(plan, "Deployment"), made(plan, "StatefulSet")
