@@ -1,0 +1,1 @@
+"""Proves a node and this image before a job may use them."""
