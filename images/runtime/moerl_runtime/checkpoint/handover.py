@@ -25,6 +25,8 @@ from moerl_runtime.protocol import Attempt, decode, encode
 
 FOLDER = "handover"
 RESTORED_NAME = "restored.json"
+TRACKER_NAME = "latest_checkpointed_iteration.txt"
+"""Megatron's own pointer to its newest save. Every save overwrites it, so it is in no checkpoint: `restore` writes it."""
 LOOK_SECONDS = 1.0
 
 
@@ -80,7 +82,7 @@ def announce(
     many nodes files of it may lie (1 where scratch is shared). What a resume needs that is no file stands in `metadata`.
     """
     scratch = directory.resolve().parent
-    items = tuple(_item(scratch, path, everywhere=nodes == 1) for path in paths)
+    items = tuple(_item(scratch, path, everywhere=nodes == 1) for path in paths if path.name != TRACKER_NAME)
     if not items:
         raise InputFault("paths", list(paths), "a checkpoint without files cannot be resumed", "Name what was saved.")
     if step < 0 or nodes < 1:
@@ -163,14 +165,11 @@ def mark_restored(directory: Path, position: Position | None) -> None:
 
 
 def restored(directory: Path) -> Position | None:
-    """The checkpoint that `restore` brought; None where it found nothing. Raises InputFault if it never ran."""
-    path = directory / FOLDER / RESTORED_NAME
+    """The checkpoint that `restore` brought; None where it found nothing, or never ran."""
     try:
-        body = json.loads(path.read_bytes())
-    except FileNotFoundError as error:
-        raise InputFault(
-            "checkpoint directory", str(directory), "holds no restored.json", "Run `checkpoint restore` first."
-        ) from error
+        body = json.loads((directory / FOLDER / RESTORED_NAME).read_bytes())
+    except FileNotFoundError:
+        return None
     return None if body is None else Position(attempt=body["attempt"], step=body["step"])
 
 

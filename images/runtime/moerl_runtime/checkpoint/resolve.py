@@ -43,22 +43,36 @@ def resolve(s3: S3Client, bucket: str, prefix: str, run: str) -> Checkpoint | No
 
 
 def lineage(s3: S3Client, bucket: str, prefix: str, run: str) -> Iterator[Checkpoint]:
-    """Complete checkpoints that a resume may come back to, newest first."""
-    newest = newest_attempt(s3, bucket, prefix, run)
-    if newest is None:
-        return
-    attempt, last_step = newest, None
+    """Complete checkpoints that a resume may come back to, newest first.
+
+    An attempt that committed nothing, and whose own beginning is gone, has been overtaken between its look at what there was
+    and its record: the one before it decides then.
+    """
+    for attempt in reversed(attempts(s3, bucket, prefix, run)):
+        found = False
+        for checkpoint in _followed(s3, bucket, prefix, attempt):
+            found = True
+            yield checkpoint
+        record = attempt_record(s3, bucket, prefix, attempt)
+        if found or record is None or record.resumed_from is None:
+            return
+
+
+def _followed(s3: S3Client, bucket: str, prefix: str, attempt: Attempt) -> Iterator[Checkpoint]:
+    """Those of an attempt, then those of the attempt that it resumed from, and so on."""
+    last_step = None
     while True:
         for step in reversed(steps(s3, bucket, prefix, attempt)):
-            if last_step is not None and step > last_step:
-                continue
-            found = at(s3, bucket, prefix, run, Position(attempt=attempt.number, step=step))
-            if found is not None:
-                yield found
+            if last_step is None or step <= last_step:
+                position = Position(attempt=attempt.number, step=step)
+                found = at(s3, bucket, prefix, attempt.run, position)
+                if found is not None:
+                    yield found
         record = attempt_record(s3, bucket, prefix, attempt)
         if record is None or record.resumed_from is None:
             return
-        attempt, last_step = Attempt(run=run, number=record.resumed_from.attempt), record.resumed_from.step
+        attempt = Attempt(run=attempt.run, number=record.resumed_from.attempt)
+        last_step = record.resumed_from.step
 
 
 def at(s3: S3Client, bucket: str, prefix: str, run: str, position: Position) -> Checkpoint | None:
@@ -76,11 +90,15 @@ def at(s3: S3Client, bucket: str, prefix: str, run: str, position: Position) -> 
     )
 
 
-def newest_attempt(s3: S3Client, bucket: str, prefix: str, run: str) -> Attempt | None:
-    """The last attempt that left its record; one that died before has committed nothing."""
+def attempts(s3: S3Client, bucket: str, prefix: str, run: str) -> list[Attempt]:
+    """Attempts that left their record, in order; one that died before has committed nothing."""
     below = layout.attempts_prefix(prefix, run)
     numbers = [int(key.removeprefix(below).removesuffix(".json")) for key in store.keys(s3, bucket, below)]
-    return Attempt(run=run, number=max(numbers)) if numbers else None
+    return [Attempt(run=run, number=number) for number in sorted(numbers)]
+
+
+def newest_attempt(s3: S3Client, bucket: str, prefix: str, run: str) -> Attempt | None:
+    return next(reversed(attempts(s3, bucket, prefix, run)), None)
 
 
 def attempt_record(s3: S3Client, bucket: str, prefix: str, attempt: Attempt) -> AttemptRecord | None:
