@@ -8,6 +8,7 @@ from rich.text import Text
 
 from infra.config.environment import CapacityType
 from infra.config.faults import Finding
+from infra.config.host_plan import Bringer
 from infra.config.plan import Plan
 from infra.config.pool_plan import PoolPlan, scaled_outside
 from infra.config.quotas import Cost
@@ -20,6 +21,14 @@ _PURCHASE: dict[CapacityType, str] = {
 }
 
 
+_BROUGHT: dict[Bringer, str] = {
+    "image": "in the image",
+    "user data": "user data",
+    "DaemonSet": "DaemonSet",
+    "unproven": "unproven in the image",
+}
+
+
 def print_plan(plan: Plan, console: Console) -> None:
     """The plan as tables: pools, job, network, quotas, cost, what is unresolved, warnings."""
     endpoint = ", ".join(plan.kubernetes.public_cidrs) or "private"
@@ -27,7 +36,14 @@ def print_plan(plan: Plan, console: Console) -> None:
         f"[bold]{plan.name}[/]  account {plan.account}  {plan.region}  Kubernetes {plan.kubernetes.version}"
         f" ({plan.kubernetes.support_type.lower()} support)  endpoint {endpoint}  software {plan.software}"
     )
-    for table in (_pools(plan), _job(plan), _network(plan), _quotas(plan), _cost(plan.cost, plan.budget_monthly_usd)):
+    for table in (
+        _pools(plan),
+        _hosts(plan),
+        _job(plan),
+        _network(plan),
+        _quotas(plan),
+        _cost(plan.cost, plan.budget_monthly_usd),
+    ):
         console.print(table)
     if plan.unresolved:
         console.print(
@@ -81,6 +97,28 @@ def _reserved(pool: PoolPlan) -> str | None:
             f" save at {block.save_signal_at:%d %H:%M}, down to 0 at {block.scale_down_at:%d %H:%M}"
         )
     return f"{pool.name}: reservation {reservation}" if reservation else None
+
+
+_IMAGES: dict[str, str] = {"eks": "EKS image", "custom": "custom AMI", "baked": "baked AMI"}
+
+
+def _hosts(plan: Plan) -> Table:
+    """Where each GPU pool's nodes get what they need from, and what transport comes of it."""
+    table = _table("Nodes", "pool", "image", "")
+    for pool in plan.pools:
+        if not pool.is_gpu:
+            continue
+        brought = {by: [part.what for part in pool.host.parts if part.by == by] for by in _BROUGHT}
+        lines = [f"{text}: {', '.join(brought[by])}" for by, text in _BROUGHT.items() if brought[by]]
+        unproven = pool.transport == "gda" and pool.transport_reason
+        reason = "preflight proves it on each node" if unproven else pool.transport_reason
+        lines.append(f"transport {pool.transport}{f': {reason}' if reason else ''}")
+        table.add_row(
+            pool.name,
+            f"{_IMAGES[pool.host.image]}\n  {pool.ami.id or pool.ami.release or 'unresolved'}",
+            "\n".join(lines),
+        )
+    return table
 
 
 def _job(plan: Plan) -> Table:

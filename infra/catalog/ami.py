@@ -29,6 +29,23 @@ GDRCOPY_REASON = (
 )
 
 
+EFA_INSTALLER_DRIVERS: Mapping[str, str] = MappingProxyType({"1.49.0": "3.1.0", "1.50.0": "3.3.0"})
+"""Host efa.ko that an EFA installer brings."""
+
+BAKED_EFA_INSTALLER, BAKED_GDRCOPY = "1.50.0", "2.5.2"
+"""What this package bakes into an AMI of its own: the first installer whose driver GPU-direct works with, and the last
+release of gdrcopy, which builds against kernels up to 6.18."""
+BAKED_GDRCOPY_REPOSITORY = "https://github.com/NVIDIA/gdrcopy"
+
+FAST_PULL_SINCE, FAST_PULL_ON_LOCAL_DISKS_SINCE = "20250813", "20251217"
+"""Releases whose nodeadm knows the feature gate FastImagePull (an older one refuses the whole NodeConfig), and whose RAID
+of local disks takes in the snapshotter's directory (an older one unpacks onto the root volume)."""
+FAST_PULL_PROBLEMS: Mapping[str, str] = MappingProxyType(
+    {"20260505": "its containerd cannot start a pod on that snapshotter (amazon-eks-ami issues 2710 and 2712)"}
+)
+"""Releases on which no node with FastImagePull becomes ready."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AmiRelease:
     """One dated release of the AL2023 NVIDIA x86 AMI, over all Kubernetes versions.
@@ -58,6 +75,22 @@ GDA_FLOORS_SOURCE = Source(
     title="aws-ofi-nccl, GIN getting started (GDRCopy, libfabric); awslabs deepep-v2-benchmark README (efa.ko)",
     url="https://github.com/aws/aws-ofi-nccl/blob/2daf7d303aa139a03140aa530957d10521e4478d/doc/gin-getting-started.md",
     as_of=date(2026, 8, 21),
+)
+
+EFA_INSTALLER_SOURCE = Source(
+    title="whn09/ep-benchmarks-efa, deepep-v2-efa-official: contents of EFA installers; aws-ofi-nccl v1.21.1 notes",
+    url="https://github.com/whn09/ep-benchmarks-efa/blob/main/deepep-v2-efa-official/README.md",
+    as_of=date(2026, 10, 9),
+)
+FAST_PULL_SOURCE = Source(
+    title="awslabs/amazon-eks-ami CHANGELOG (pull requests 2352 and 2548); nodeadm/doc/examples.md; issue 2710",
+    url="https://github.com/awslabs/amazon-eks-ami/blob/81fec2e895854f599974fe4d3d72f61c0a9aaffa/nodeadm/doc/examples.md",
+    as_of=date(2026, 7, 23),
+)
+LUSTRE_CLIENT_SOURCE = Source(
+    title="awslabs/amazon-eks-ami pull request 2696: the Lustre client stays out of the AMI, user data installs it",
+    url="https://github.com/awslabs/amazon-eks-ami/pull/2696",
+    as_of=date(2026, 5, 1),
 )
 
 _PANIC = (

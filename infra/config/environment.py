@@ -129,6 +129,8 @@ class Ami(Part):
     """Declared EFA kernel driver of a custom AMI; GPU-direct transport needs 3.3.0."""
     gdrdrv: Version | None = None
     """Declared gdrdrv module of a custom AMI; DeepEP needs 2.5."""
+    baked: bool = False
+    """True: `id` came out of this package's own bake (`images.bake_ami`), so drivers and modules are known."""
 
 
 class Taint(Part):
@@ -164,6 +166,9 @@ class Pool(Part):
     """Further taints; the package's own DaemonSets tolerate all."""
     user_data: str | None = None
     """Extra user data: a bare shell script or a MIME multipart document, merged as further parts."""
+    fast_image_pull: bool | None = None
+    """nodeadm's FastImagePull: layers are downloaded in chunks and unpacked side by side. On for GPU pools with an EKS or a
+    baked image when absent."""
     root_volume_gib: Annotated[int, Field(strict=True, ge=50, le=16384)] | None = None
     """300 GiB for GPU pools, 100 GiB otherwise when absent."""
 
@@ -253,6 +258,8 @@ class Images(Part):
         default={}, examples=[{"CVE-2026-12345": "in a tool that no process of a run starts"}]
     )
     """Critical findings that do not stop an image build, each with its reason in a line; any other one does."""
+    bake_ami: bool = False
+    """True adds a stack that bakes an AMI from the EKS one: newer EFA driver, gdrdrv, driver option, huge pages, Lustre."""
 
 
 class Alerts(Part):

@@ -23,9 +23,10 @@ from infra.config.environment import (
     PoolRole,
     Reservation,
 )
+from infra.config.host_plan import HostPlan, host_plan
 from infra.config.needs_plan import NodeNeeds, node_needs
 from infra.config.pins import Pins
-from infra.config.transport import derive_transport, gpu_direct_possible, node_release
+from infra.config.transport import ami_driver, ami_gdrdrv, derive_transport, gpu_direct_possible, node_release
 
 LABEL_DOMAIN = "moerl.io"
 EFA_RESOURCE, GPU_RESOURCE = "vpc.amazonaws.com/efa", "nvidia.com/gpu"
@@ -133,6 +134,7 @@ class PoolPlan:
     load_gdrdrv: bool
     """Whether a DaemonSet has to load gdrdrv: the transport goes through it, and the file does not say that the AMI has
     it."""
+    host: HostPlan
     needs: NodeNeeds
     gpus_per_node: int
     gpu_model: str | None
@@ -180,6 +182,7 @@ def _pool_plan(name: str, pool: Pool, environment: Environment, pins: Pins, cata
     layout = interfaces(smallest, pool.efa_layout) if pool.efa and smallest.efa_devices else ()
     efa = sum(1 for interface in layout if interface.is_efa)
     huge_pages = EFA_HUGE_PAGES_MIB if efa else 0
+    gpu_direct_driver = bool(efa) and pool.transport in (None, "gda") and gpu_direct_possible(types, stack)
     root_volume = pool.root_volume_gib or (GPU_ROOT_VOLUME_GIB if smallest.gpus else CPU_ROOT_VOLUME_GIB)
     autoscaled = isinstance(pool.nodes, NodeRange) and not isinstance(pool.capacity, CapacityBlock)
     labels = _labels(name, pool, smallest.gpu_model if autoscaled else None)
@@ -202,9 +205,20 @@ def _pool_plan(name: str, pool: Pool, environment: Environment, pins: Pins, cata
         interfaces=layout,
         efa_per_node=efa,
         transport=transport,
-        gpu_direct_driver=bool(efa) and pool.transport in (None, "gda") and gpu_direct_possible(types, stack),
+        gpu_direct_driver=gpu_direct_driver,
         transport_reason=derived.limited_by or derived.to_prove if smallest.gpus else None,
-        load_gdrdrv=transport != "none" and pool.ami.gdrdrv is None,
+        load_gdrdrv=transport != "none" and ami_gdrdrv(pool) is None,
+        host=host_plan(
+            pool,
+            gpus=smallest.gpus,
+            transport=transport,
+            efa_devices=efa,
+            efa_driver=ami_driver(pool, release, catalog),
+            gpu_direct_driver=gpu_direct_driver,
+            huge_pages_mib=huge_pages,
+            # Scratch is the trainer's alone; engines read published weights from S3.
+            mounts_scratch=environment.checkpoints.scratch == "fsx" and pool.role == "trainer",
+        ),
         needs=node_needs(smallest, stack, transport),
         gpus_per_node=smallest.gpus,
         gpu_model=smallest.gpu_model,

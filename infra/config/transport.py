@@ -10,7 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from infra.catalog import Catalog
-from infra.catalog.ami import EFA_DRIVER_FOR_GDA, GDRDRV_FLOOR, release_date
+from infra.catalog.ami import (
+    BAKED_EFA_INSTALLER,
+    BAKED_GDRCOPY,
+    EFA_DRIVER_FOR_GDA,
+    EFA_INSTALLER_DRIVERS,
+    GDRDRV_FLOOR,
+    release_date,
+)
 from infra.catalog.instances import InstanceType, Transport
 from infra.catalog.software import Capability, SoftwareStack
 from infra.config.environment import Kubernetes, Pool
@@ -45,7 +52,7 @@ def derive_transport(
         return DerivedTransport(transport="none", limited_by="the pool has no EFA interfaces")
     weakest = min(instances, key=lambda instance: RANK[_best(instance.efa_transports)])
     hardware, software = _best(weakest.efa_transports), _best(stack.transports)
-    gdrdrv = pool.ami.gdrdrv
+    gdrdrv = ami_gdrdrv(pool)
     if gdrdrv is not None and version_key(gdrdrv) < version_key(GDRDRV_FLOOR) and "none" not in (hardware, software):
         return DerivedTransport(
             transport="none", limited_by=f"the AMI's gdrdrv is {gdrdrv}; DeepEP over EFA needs {GDRDRV_FLOOR}"
@@ -82,11 +89,18 @@ def stack_limit(stack: SoftwareStack, capability: Capability) -> str:
 
 
 def ami_driver(pool: Pool, release: str | None, catalog: Catalog) -> str | None:
-    """EFA kernel driver of the pool's AMI as declared or as the catalog recorded it; None when unknown."""
+    """EFA kernel driver of the pool's AMI as declared, baked, or as the catalog recorded it; None when unknown."""
+    if pool.ami.baked:
+        return EFA_INSTALLER_DRIVERS[BAKED_EFA_INSTALLER]
     if pool.ami.efa_driver:
         return pool.ami.efa_driver
     known = catalog.ami_releases.get(release_date(release)) if release else None
     return known.efa_driver if known else None
+
+
+def ami_gdrdrv(pool: Pool) -> str | None:
+    """gdrdrv module of the pool's AMI, as declared or baked; None when it has none that one may rely on."""
+    return BAKED_GDRCOPY if pool.ami.baked else pool.ami.gdrdrv
 
 
 def version_key(version: str) -> tuple[int, ...]:

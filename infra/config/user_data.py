@@ -16,9 +16,32 @@ import yaml
 
 BOUNDARY = "==MOERL-NODE=="
 
+# Boothooks run before anything else of cloud-init, scripts before nodeadm-run.service starts the kubelet, which is ordered
+# after cloud-final.service (amazon-eks-ami, systemd units of the AL2023 image).
 GPU_DIRECT_BOOTHOOK = """#!/bin/sh
 # Before nvidia-kmod-load.service loads the driver: GPU-direct EFA maps the GPU's doorbell into the NIC's page tables.
 echo 'options nvidia NVreg_RegistryDwords="PeerMappingOverride=1;"' > /etc/modprobe.d/50-moerl-nvidia.conf
+"""
+
+# How many pages the EFA packages of an image reserve by themselves differs between installers and modes of installation,
+# so the number that allocatable memory was computed with is set here.
+HUGE_PAGES_BOOTHOOK = """#!/bin/sh
+# While memory is still in one piece, and before the kubelet counts pages.
+echo 'vm.nr_hugepages = {pages}' > /etc/sysctl.d/90-moerl-huge-pages.conf
+sysctl --quiet --load /etc/sysctl.d/90-moerl-huge-pages.conf
+got="$(cat /proc/sys/vm/nr_hugepages)"
+[ "$got" -ge {pages} ] || echo "moerl: $got of {pages} huge pages: pods that ask for them stay pending" > /dev/console
+"""
+
+LUSTRE_SCRIPT = """#!/bin/bash
+# The FSx CSI driver mounts with the node's own module and tools, and the EKS image has neither installed.
+for attempt in 1 2 3 4 5; do
+  rpm --query --quiet lustre-client || dnf install --assumeyes --quiet lustre-client
+  modprobe lustre && exit 0
+  sleep 10
+done
+echo "moerl: no Lustre client: pods that mount the FSx file system cannot start on this node" > /dev/console
+exit 1
 """
 
 
@@ -33,7 +56,13 @@ class JoinData:
 
 
 def node_config(
-    *, max_pods: int, raid0: bool, labels: dict[str, str], taints: tuple[str, ...], join: JoinData | None
+    *,
+    max_pods: int,
+    raid0: bool,
+    labels: dict[str, str],
+    taints: tuple[str, ...],
+    join: JoinData | None,
+    fast_image_pull: bool = False,
 ) -> str:
     """The NodeConfig document (node.eks.aws/v1alpha1) as YAML.
 
@@ -52,16 +81,26 @@ def node_config(
         if taints:
             flags.append(f"--register-with-taints={','.join(taints)}")
         kubelet["flags"] = flags
+    if fast_image_pull:
+        spec["featureGates"] = {"FastImagePull": True}
     if raid0:
         spec["instance"] = {"localStorage": {"strategy": "RAID0"}}
     document = {"apiVersion": "node.eks.aws/v1alpha1", "kind": "NodeConfig", "spec": spec}
     return yaml.safe_dump(document, sort_keys=False, width=10_000)
 
 
-def user_data(node_configuration: str, extra: str | None, *, gpu_direct: bool) -> str:
+def user_data(
+    node_configuration: str,
+    extra: str | None,
+    *,
+    gpu_direct: bool,
+    huge_pages: int = 0,
+    lustre_client: bool = False,
+) -> str:
     """The whole document.
 
-    `gpu_direct` prepares the NVIDIA driver for GPU-direct EFA. `extra` is a shell script (`#!` first) or a MIME multipart
+    `gpu_direct` prepares the NVIDIA driver for GPU-direct EFA; `huge_pages` of 2 MiB are reserved, none with 0;
+    `lustre_client` installs what FSx volumes are mounted with. `extra` is a shell script (`#!` first) or a MIME multipart
     document, added as further parts.
 
     Raises ValueError for any other `extra`.
@@ -69,7 +108,11 @@ def user_data(node_configuration: str, extra: str | None, *, gpu_direct: bool) -
     document = MIMEMultipart("mixed", boundary=BOUNDARY)
     if gpu_direct:
         document.attach(_part("text", "cloud-boothook", GPU_DIRECT_BOOTHOOK))
+    if huge_pages:
+        document.attach(_part("text", "cloud-boothook", HUGE_PAGES_BOOTHOOK.format(pages=huge_pages)))
     document.attach(_part("application", "node.eks.aws", node_configuration))
+    if lustre_client:
+        document.attach(_part("text", "x-shellscript", LUSTRE_SCRIPT))
     for part in _extra_parts(extra):
         document.attach(part)
     return document.as_string()

@@ -91,7 +91,13 @@ def launch_template(
             for kind in ("instance", "volume", "network-interface")
         ],
         user_data=cdk.Fn.base64(
-            user_data(_node_config(pool, join), pool.extra_user_data, gpu_direct=pool.gpu_direct_driver)
+            user_data(
+                _node_config(pool, join),
+                pool.extra_user_data,
+                gpu_direct=pool.gpu_direct_driver,
+                huge_pages=pool.host.huge_pages,
+                lustre_client=pool.host.lustre_client,
+            )
         ),
     )
     return template(scope, identifier, launch_template_data=data)
@@ -179,6 +185,7 @@ def _node_config(pool: PoolPlan, join: JoinData | None) -> str:
         labels=dict(pool.labels),
         taints=tuple(f"{taint.key}={taint.text()}" for taint in pool.taints),
         join=join,
+        fast_image_pull=pool.host.fast_image_pull,
     )
 
 

@@ -20,8 +20,8 @@ from infra.config.plan import Plan
 from infra.constructs import image_script
 from infra.operations import builds
 
-SHARED_FOLDERS = ("runtime",)
-"""What every Dockerfile copies besides files of its own folder."""
+SHARED_FOLDERS = ("build", "runtime")
+"""What Dockerfiles copy besides files of their own folder."""
 LEFT_OUT = frozenset({"__pycache__", "build", "dist"})
 LEFT_OUT_SUFFIXES = (".egg-info", ".pyc")
 """What running the runtime here leaves behind. It must not reach an image, nor give the same source another tag."""

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from email import message_from_string
 
-from infra.catalog.ami import release_date
+from infra.catalog.ami import (
+    FAST_PULL_ON_LOCAL_DISKS_SINCE,
+    FAST_PULL_PROBLEMS,
+    FAST_PULL_SINCE,
+    release_date,
+)
 from infra.config.faults import Finding
 from infra.config.rules.registry import Context, fault, rule, warning
 
@@ -78,6 +83,68 @@ def known_problem(context: Context) -> Iterator[Finding]:
         known = context.catalog.ami_releases.get(release_date(release)) if release else None
         if known and known.problem:
             yield warning(f"pools.{name}.ami.release", release, known.problem, "Pin another release.")
+
+
+@rule("ami.fast-image-pull")
+def fast_image_pull(context: Context) -> Iterator[Finding]:
+    """An image puller that the node does not know, or that does not work there, costs the node and not just the time."""
+    for name, pool in context.pools():
+        gpu = any(instance.gpus for instance in context.instances(pool))
+        release = context.release(pool)
+        if release is None or not (gpu if pool.fast_image_pull is None else pool.fast_image_pull):
+            continue
+        day, key = release_date(release), f"pools.{name}.fast_image_pull"
+        off = "Pin another release, or write `fast_image_pull: false`."
+        if day in FAST_PULL_PROBLEMS:
+            yield fault(
+                key, True, f"keeps every node of AMI release {release} from starting: {FAST_PULL_PROBLEMS[day]}", off
+            )
+        elif day < FAST_PULL_SINCE:
+            yield fault(
+                key,
+                True,
+                f"is unknown to AMI release {release}, whose nodeadm then refuses the whole NodeConfig and never joins",
+                off,
+            )
+        elif day < FAST_PULL_ON_LOCAL_DISKS_SINCE and any(instance.nvme_gib for instance in context.instances(pool)):
+            yield warning(
+                key,
+                True,
+                f"unpacks images onto the root volume with AMI release {release}; later ones use the local disks",
+                f"Pin a release of {FAST_PULL_ON_LOCAL_DISKS_SINCE} or later.",
+            )
+
+
+@rule("ami.baked-alone")
+def baked_alone(context: Context) -> Iterator[Finding]:
+    for name, pool in context.pools():
+        if pool.ami.baked and pool.ami.id is None:
+            yield fault(
+                f"pools.{name}.ami.baked",
+                True,
+                "says what is in an image that the file does not name",
+                "Bake one (`images.bake_ami: true`), and write the id of what came out as ami.id.",
+            )
+        declared = [key for key in ("efa_driver", "gdrdrv") if getattr(pool.ami, key)]
+        if pool.ami.baked and declared:
+            yield fault(
+                f"pools.{name}.ami.{declared[0]}",
+                getattr(pool.ami, declared[0]),
+                "is known of a baked image, and two sources of one fact can differ",
+                f"Remove {' and '.join(declared)}, or baked.",
+            )
+
+
+@rule("ami.bake-egress")
+def bake_egress(context: Context) -> Iterator[Finding]:
+    environment = context.environment
+    if environment.images.bake_ami and environment.network.egress == "none":
+        yield fault(
+            "images.bake_ami",
+            True,
+            "needs a way out: the EFA installer and gdrcopy come from the internet, and network.egress is none",
+            "Bake in an environment with `egress: nat`, and write the id that comes out as ami.id here.",
+        )
 
 
 @rule("ami.user-data")

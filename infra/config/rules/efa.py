@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from infra.config.faults import Finding
 from infra.config.rules.registry import Context, fault, rule, warning
-from infra.config.transport import RANK
+from infra.config.transport import RANK, ami_gdrdrv
 
 PROXY_COST = (
     "CPU-proxy dispatch measured 2.2 to 5.4 times slower at decode batch sizes on p5en (deepep v2 on EFA, 2026)"
@@ -51,7 +51,7 @@ def transport_derived(context: Context) -> Iterator[Finding]:
                 f"{derived.limited_by}; {PROXY_COST}",
                 "Change what limits it, or write `transport: proxy` to accept it.",
             )
-        if pool.efa and derived.transport == "none" and derived.limited_by and pool.ami.gdrdrv:
+        if pool.efa and derived.transport == "none" and derived.limited_by and ami_gdrdrv(pool):
             yield warning(
                 f"pools.{name}.transport", "none (derived)", derived.limited_by, "Bake a newer gdrdrv into the AMI."
             )

@@ -4,6 +4,7 @@ import pytest
 
 S, R, P5, P6 = "starter-p5en", "reference-p5en", "p5", "p6-b200"
 CUSTOM = "ami-0123456789abcdef0"
+SLOW = {f"pools.{pool}.fast_image_pull": False for pool in ("trainer", "rollout")}
 MULTIPART = """Content-Type: multipart/mixed; boundary="x"
 MIME-Version: 1.0
 
@@ -107,6 +108,57 @@ FAULTS = [
         "merge field by field",
         "not NodeConfig",
     ),
+    *(
+        (
+            "ami.fast-image-pull",
+            S,
+            {"pools.rollout.ami.release": release, **changes},
+            "pools.rollout.fast_image_pull",
+            "True",
+            reason,
+            "fast_image_pull: false",
+        )
+        for release, changes, reason in (
+            ("1.35.2-20260505", {}, "2710 and 2712"),
+            ("1.35.2-20250812", {"pools.rollout.fast_image_pull": True}, "refuses the whole NodeConfig"),
+        )
+    ),
+    (
+        "ami.fast-image-pull",
+        S,
+        {"pools.environments.ami.release": "1.35.2-20260505", "pools.environments.fast_image_pull": True},
+        "pools.environments.fast_image_pull",
+        "True",
+        "keeps every node",
+        "fast_image_pull: false",
+    ),
+    (
+        "ami.baked-alone",
+        S,
+        {"pools.rollout.ami.baked": True},
+        "pools.rollout.ami.baked",
+        "True",
+        "does not name",
+        "images.bake_ami: true",
+    ),
+    (
+        "ami.baked-alone",
+        S,
+        {"pools.rollout.ami": {"id": CUSTOM, "baked": True, "gdrdrv": "2.5"}},
+        "pools.rollout.ami.gdrdrv",
+        "2.5",
+        "two sources of one fact",
+        "Remove gdrdrv",
+    ),
+    (
+        "ami.bake-egress",
+        S,
+        {"images.bake_ami": True, "network.egress": "none"},
+        "images.bake_ami",
+        "True",
+        "needs a way out",
+        "egress: nat",
+    ),
 ]
 WARNINGS = [
     *(
@@ -130,6 +182,15 @@ WARNINGS = [
         "evicts pods",
         "150 or more",
     ),
+    (
+        "ami.fast-image-pull",
+        S,
+        {"pools.rollout.ami.release": "1.35.2-20251216"},
+        "pools.rollout.fast_image_pull",
+        "True",
+        "onto the root volume",
+        "20251217 or later",
+    ),
 ]
 PASSES = [
     ("ami.type", S, {"pools.trainer.ami.type": "AL2023_x86_64_NVIDIA"}),
@@ -144,6 +205,14 @@ PASSES = [
     ("ami.node-config-once", S, {"pools.rollout.user_data": MULTIPART}),
     ("ami.root-volume", S, {"pools.rollout.root_volume_gib": 150}),
     ("ami.root-volume", S, {"pools.environments.root_volume_gib": 50}),
+    ("ami.fast-image-pull", S, {"pools.rollout.ami.release": "1.35.2-20251217"}),
+    ("ami.fast-image-pull", S, {"kubernetes.node_release": "1.35.2-20260505", **SLOW}),
+    ("ami.fast-image-pull", S, {"pools.environments.ami.release": "1.35.2-20260505"}),
+    ("ami.fast-image-pull", S, {"pools.rollout.ami.id": CUSTOM, "pools.rollout.fast_image_pull": True}),
+    ("ami.baked-alone", S, {"pools.rollout.ami": {"id": CUSTOM, "baked": True}}),
+    ("ami.baked-alone", S, {"pools.rollout.ami": {"id": CUSTOM, "efa_driver": "3.3.0", "gdrdrv": "2.5"}}),
+    ("ami.bake-egress", S, {"images.bake_ami": True}),
+    ("ami.bake-egress", S, {"network.egress": "none"}),
 ]
 
 

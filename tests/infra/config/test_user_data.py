@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from email import message_from_string
 
 import pytest
@@ -10,7 +12,15 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.config.user_data import BOUNDARY, GPU_DIRECT_BOOTHOOK, JoinData, node_config, parts, user_data
+from infra.config.user_data import (
+    BOUNDARY,
+    GPU_DIRECT_BOOTHOOK,
+    LUSTRE_SCRIPT,
+    JoinData,
+    node_config,
+    parts,
+    user_data,
+)
 
 NODE = node_config(max_pods=149, raid0=True, labels={}, taints=(), join=None)
 MULTIPART = """Content-Type: multipart/mixed; boundary="theirs"
@@ -91,6 +101,55 @@ def test_driver_option_comes_first_and_only_for_gpu_direct() -> None:
     assert kinds(user_data(NODE, "#!/bin/sh\n", gpu_direct=True)) == [HOOK, NODE_TYPE, SHELL]
     assert HOOK not in kinds(user_data(NODE, None, gpu_direct=False))
     assert "NVreg_RegistryDwords" in GPU_DIRECT_BOOTHOOK
+
+
+def test_huge_pages_are_reserved_by_a_boothook_that_names_their_number() -> None:
+    document = parts(user_data(NODE, "#!/bin/sh\n", gpu_direct=True, huge_pages=5128))
+    assert [kind for kind, _ in document] == [HOOK, HOOK, NODE_TYPE, SHELL]
+    text = document[1][1]
+    assert text.startswith("#!/bin/sh\n")
+    assert "echo 'vm.nr_hugepages = 5128' > /etc/sysctl.d/" in text
+    assert "{" not in text.replace("${", "")
+    assert HOOK not in kinds(user_data(NODE, None, gpu_direct=False, huge_pages=0))
+
+
+def test_the_lustre_client_is_installed_before_what_the_file_adds() -> None:
+    document = parts(user_data(NODE, "#!/bin/sh\n", gpu_direct=False, lustre_client=True))
+    assert document[1:] == [(SHELL, LUSTRE_SCRIPT), (SHELL, "#!/bin/sh\n")]
+    assert LUSTRE_SCRIPT not in user_data(NODE, "#!/bin/sh\n", gpu_direct=False)
+
+
+RPM = "#!/bin/sh\n[ -f installed ]\n"
+DNF = '#!/bin/sh\necho "$*" >> calls\n[ "$(wc -l < calls)" -lt "$FAILS" ] || touch installed\n'
+
+
+@pytest.mark.parametrize(("fails", "installs"), [(0, 0), (1, 1), (3, 3), (9, 5)])
+def test_the_lustre_script_tries_again_and_says_when_it_gives_up(tmp_path, fails, installs) -> None:
+    (tmp_path / "calls").touch()
+    if fails == 0:
+        (tmp_path / "installed").touch()
+    tools = {"rpm": RPM, "dnf": DNF, "modprobe": RPM, "sleep": "#!/bin/sh\n"}
+    for name, text in tools.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+    script = LUSTRE_SCRIPT.replace("/dev/console", "console")
+    done = subprocess.run(  # noqa: S603 - the script under test
+        ["bash", "-c", script],  # noqa: S607 - the one that cloud-init would find
+        cwd=tmp_path,
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "FAILS": str(fails)},
+        check=False,
+        timeout=30,
+    )
+    calls = (tmp_path / "calls").read_text(encoding="utf-8").splitlines()
+    assert calls == ["install --assumeyes --quiet lustre-client"] * installs
+    assert done.returncode == (fails > 5)
+    assert (tmp_path / "console").exists() is (fails > 5)
+
+
+def test_fast_image_pull_is_a_feature_gate_of_nodeadm() -> None:
+    text = node_config(max_pods=149, raid0=True, labels={}, taints=(), join=None, fast_image_pull=True)
+    assert yaml.safe_load(text)["spec"]["featureGates"] == {"FastImagePull": True}
+    assert "featureGates" not in NODE
 
 
 @given(body=scripts)

@@ -50,6 +50,7 @@ def root(tmp_path: Path) -> Path:
         "images/baseline/Dockerfile": "FROM scratch\n",
         "images/runtime/moerl_runtime/cli.py": "x = 1\n",
         "images/runtime/pyproject.toml": "[project]\n",
+        "images/build/install.sh": "#!/bin/sh\n",
         "README.md": "not part of it\n",
     }.items():
         path = tmp_path / name
@@ -68,6 +69,7 @@ def test_a_source_is_the_stacks_folder_the_runtime_and_the_arguments_and_nothing
     assert unpacked(made) == {
         "build-arguments": "NCCL=2.31.2\nARCHS=9.0;10.0\n",
         "context/efa-gda/Dockerfile": "FROM scratch\n",
+        "context/build/install.sh": "#!/bin/sh\n",
         "context/runtime/moerl_runtime/cli.py": "x = 1\n",
         "context/runtime/pyproject.toml": "[project]\n",
     }

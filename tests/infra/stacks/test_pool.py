@@ -10,7 +10,7 @@ import pytest
 
 from infra.catalog import CATALOG
 from infra.config.loader import load
-from infra.config.plan import build_plan
+from infra.config.plan import Plan, build_plan
 from infra.config.user_data import parts
 from infra.local.pins import fixture_pins
 
@@ -233,9 +233,29 @@ def test_user_data_is_mime_with_one_node_config_on_raid0(
     configs = [text for kind, text in found if kind == "application/node.eks.aws"]
     assert len(configs) == 1
     assert "strategy: RAID0" in configs[0]
-    boothooks = [text for kind, text in found if kind == "text/cloud-boothook"]
-    assert len(boothooks) == (0 if name == "p5" else 1)
-    assert all("PeerMappingOverride=1" in text for text in boothooks)
+    *driver, pages = [text for kind, text in found if kind == "text/cloud-boothook"]
+    assert len(driver) == (0 if name == "p5" else 1)
+    assert all("PeerMappingOverride=1" in text for text in driver)
+    # 5128 pages of 2 MiB, as many as the Plan takes from allocatable memory.
+    assert plan(name).pool(pool).huge_pages_mib == 5128 * 2
+    assert "vm.nr_hugepages = 5128" in pages
+    assert "FastImagePull: true" in configs[0]
+
+
+def test_a_pool_without_efa_or_gpus_gets_no_boothook_and_no_feature_gate(plan: Plans, template: Templates) -> None:
+    found = user_data(template(plan("starter-p5en"), "pool-environments"))
+    assert [kind for kind, _ in found] == ["application/node.eks.aws"]
+    assert "featureGates" not in found[0][1]
+
+
+def test_the_trainers_nodes_alone_get_a_lustre_client_and_only_for_fsx(plan: Plans, template: Templates) -> None:
+    fsx = plan("starter-p5en", {"checkpoints": {"scratch": "fsx", "scratch_gib": 1200}})
+
+    def installs(planned: Plan, pool: str) -> bool:
+        return any("lustre-client" in text for _, text in user_data(template(planned, f"pool-{pool}")))
+
+    assert [installs(fsx, pool) for pool in ("trainer", "rollout", "environments")] == [True, False, False]
+    assert not installs(plan("starter-p5en"), "trainer")
 
 
 @pytest.mark.parametrize(("name", "pool"), GPU_POOLS)
