@@ -1,7 +1,7 @@
 #!/bin/bash
 # Builds one of the trainer's extensions into /wheels, against the torch that is installed here.
-# Use: build-extension.sh tools|transformer-engine|flash-attn|apex, `tools` first: what builds them
-# Needs: CUDA_ARCHS ("9.0;10.0"), CUDA (version), and the version or commit of that extension
+# Use: build-extension.sh tools, then build-extension.sh transformer-engine|flash-attn|apex VERSION (apex: its commit)
+# Needs: CUDA_ARCHS ("9.0;10.0"), CUDA (version)
 set -euo pipefail
 
 mkdir -p /wheels
@@ -18,15 +18,14 @@ case $1 in
   transformer-engine)
     cudnn=$(python3 -c 'import nvidia.cudnn; print(nvidia.cudnn.__path__[0])')
     export CUDNN_PATH=$cudnn CPATH=$cudnn/include NVTE_FRAMEWORK=pytorch NVTE_CUDA_ARCHS=$numbers
-    build "transformer-engine==${TRANSFORMER_ENGINE}" "transformer-engine-cu${CUDA%%.*}==${TRANSFORMER_ENGINE}" \
-      "transformer-engine-torch==${TRANSFORMER_ENGINE}"
+    build "transformer-engine==$2" "transformer-engine-cu${CUDA%%.*}==$2" "transformer-engine-torch==$2"
     ;;
   flash-attn)
     # It has code for 100, which 103 runs too. Forced, since it would otherwise fetch a wheel from a release page.
-    FLASH_ATTN_FORCE_BUILD=TRUE FLASH_ATTN_CUDA_ARCHS=${numbers//103/100} build "flash-attn==${FLASH_ATTN}"
+    FLASH_ATTN_FORCE_BUILD=TRUE FLASH_ATTN_CUDA_ARCHS=${numbers//103/100} build "flash-attn==$2"
     ;;
   apex)
-    build --config-settings '--build-option=--cpp_ext --cuda_ext' "git+https://github.com/NVIDIA/apex.git@${APEX}"
+    build --config-settings '--build-option=--cpp_ext --cuda_ext' "git+https://github.com/NVIDIA/apex.git@$2"
     ;;
   *)
     echo "no extension $1" >&2
