@@ -42,8 +42,8 @@ SKIPPED_MAX = 1_000
 Clock = Callable[[], float]
 Payload = Callable[[int, int], TaskPayload | None]
 """(position, group) to the task; None for a prompt that cannot be used."""
-Fetch = Callable[[str], bytes | None]
-"""Key of a stored sample to its bytes."""
+Fetch = Callable[[int, str], bytes | None]
+"""(group, key) of a stored sample to its bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +199,11 @@ class Feed:
         with self._changed:
             return self._ledger.state(step)
 
+    def saved(self, step: int) -> None:
+        """That step's state is with the uploader."""
+        with self._changed:
+            self._ledger.saved(step)
+
     def lend(self, step: int, count: int) -> list[tuple[int, int]]:
         """(group, position) of prompts that the caller answers himself."""
         with self._changed:
@@ -337,8 +342,9 @@ class Feed:
 
     def _load(self, wanted: Sequence[tuple[int, int]]) -> int:
         """Reads those samples and records them. Returns how many were of use."""
+        groups = [group for group, _ in wanted]
         keys = [protocol.sample_key(self._attempt, group, sample) for group, sample in wanted]
-        bodies = list(self._pool.map(self._fetch, keys))
+        bodies = list(self._pool.map(self._fetch, groups, keys))
         used = 0
         with self._changed:
             for (group, number), body in zip(wanted, bodies, strict=True):
