@@ -41,10 +41,11 @@ def store(
     """The store that all ranks share; rank 0 leads. torch retries the connection for as long as `seconds`."""
     import torch.distributed as dist
 
+    store_of: Any = dist.TCPStore  # type: ignore[attr-defined]
     timeout = timedelta(seconds=seconds)
     if not leads:
-        return dist.TCPStore(host, port, ranks, False, timeout)
+        return store_of(host, port, ranks, False, timeout)
     listening = listening_socket(host, port, seconds=seconds, clock=clock, pause=pause)
-    return dist.TCPStore(
+    return store_of(
         host, port, ranks, True, timeout, wait_for_workers=False, master_listen_fd=listening.detach(), use_libuv=True
     )

@@ -23,7 +23,7 @@ def on_gpu(steps: Sequence[Step], *, warmups: int, repeats: int) -> list[float]:
     torch.cuda.synchronize()
     dist.barrier()
     torch.cuda.synchronize()
-    marks = [[torch.cuda.Event(enable_timing=True) for _ in range(len(steps) + 1)] for _ in range(repeats)]
+    marks = [[_event() for _ in range(len(steps) + 1)] for _ in range(repeats)]
     torch.cuda._sleep(SPIN_CYCLES)  # type: ignore[no-untyped-call]
     for row in marks:
         row[0].record()
@@ -51,6 +51,12 @@ def on_cpu(steps: Sequence[Step], *, warmups: int, repeats: int, clock: Callable
             row.append(clock() - begun)
         taken.append(row)
     return [statistics.median(column) for column in zip(*taken, strict=True)]
+
+
+def _event() -> Any:
+    import torch
+
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def _run(steps: Sequence[Step]) -> None:

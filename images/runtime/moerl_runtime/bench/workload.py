@@ -44,7 +44,7 @@ def rows(numbers: Tensor, hidden: int, *, fp8: bool) -> Rows:
     """The tokens of these global numbers: values in [-1, 1) that no other token has in the same places."""
     import torch
 
-    parts = [_rows(part, hidden, fp8=fp8) for part in numbers.split(ROWS_AT_ONCE)]
+    parts = [_rows(part, hidden, fp8=fp8) for part in torch.split(numbers, ROWS_AT_ONCE)]
     return Rows(
         values=torch.cat([part.values for part in parts]),
         scales=torch.cat([part.scales for part in parts if part.scales is not None]) if fp8 else None,
@@ -108,7 +108,7 @@ def expected_combined(sent: Rows, experts: Tensor, weights: Tensor, *, experts_p
     decoded = sent.decoded()
     owner = experts // experts_per_rank
     total = torch.zeros_like(decoded)
-    for rank in owner.unique().tolist():
+    for rank in torch.unique(owner).tolist():
         local = torch.where(owner == rank, experts - rank * experts_per_rank, torch.full_like(experts, -1))
         part = expert_outputs(decoded, local, weights, first_expert=rank * experts_per_rank)
         total += part.to(torch.float32) * (local >= 0).any(dim=1)[:, None]
