@@ -1,143 +1,95 @@
-"""`moerl image build` and `digest`: what they print, how they end, and that nothing is uploaded in vain."""
+"""`moerl image args`: one value or one command for each argument, for people and for pipelines."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
-import infra.cli as cli
-from infra.config.image_arguments import ImageArguments
-from infra.operations import image as images
-from infra.operations.builds import pack
+from infra import cli
+from infra.catalog import CATALOG
+from infra.config.image_arguments import CAPABILITIES, unresolved_arguments
+from infra.config.pins import Pins
+from infra.operations.lock import lock_text
+from tests.shipped import SHIPPED
 
-URI = "123456789012.dkr.ecr.us-west-2.amazonaws.com/starter-p5en/moerl"
-IMAGE = f"{URI}@sha256:{'a' * 64}"
-BUILD = ("image", "build", "efa-gda", "--env", "starter-p5en")
-DIGEST = ("image", "digest", "starter-p5en")
+COMMIT = "ab" * 20
+DIGEST = f"sha256:{'0' * 64}"
+ROOT = Path(cli.__file__).resolve().parents[1]
 
 
 def moerl(*arguments: str) -> Result:
-    return CliRunner().invoke(cli.app, list(arguments))
+    return CliRunner().invoke(cli.app, arguments)
 
 
-class Session:
-    """Stands for boto3.Session."""
-
-    def __init__(self, region_name: str) -> None:
-        self.region = region_name
-
-    def client(self, service: str) -> tuple[str, str]:
-        return service, self.region
-
-
-@pytest.fixture(autouse=True)
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is done, in order; AWS and the work itself are played."""
-    done: list[str] = []
-
-    def source(_: Any, arguments: ImageArguments) -> images.Source:
-        done.append(f"pack {arguments.stack}")
-        return images.Source(stack=arguments.stack, packed=pack(()))
-
-    def upload(_: Any, __: Any, *, s3: Any, report: Any) -> None:
-        done.append(f"upload {s3}")
-        report("upload [3] files")
-
-    def build(made: images.Source, _: Any, *, to_its_end: bool, **__: Any) -> images.Built:
-        done.append(f"build {to_its_end}")
-        status, found = ("SUCCEEDED", IMAGE) if to_its_end else ("STARTED", None)
-        return images.Built(stack=made.stack, tag=made.tag, build="b:1", status=status, image=found)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(cli.boto3, "Session", Session)
-    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-    monkeypatch.setattr(images, "source", source)
-    monkeypatch.setattr(images, "upload", upload)
-    monkeypatch.setattr(images, "build", build)
-    monkeypatch.setattr(images, "current", lambda _, stack, **__: f"{IMAGE} {stack}")
-    return done
+def test_lines_are_name_and_value_and_what_is_open_is_named_apart() -> None:
+    done = moerl("image", "args", "efa-gda", "--env", "reference-p5en")
+    assert done.exit_code == 1
+    values = dict(line.split("=", 1) for line in done.stdout.splitlines())
+    assert values["NCCL"] == CATALOG.software["efa-gda"].nccl
+    assert values["CUDA_ARCHS"] == "9.0"
+    open_ones = unresolved_arguments(CATALOG.software["efa-gda"], CATALOG.image_sources["efa-gda"])
+    assert not set(open_ones) & set(values)
+    lines = done.stderr.splitlines()
+    assert len(lines) == len(open_ones)
+    for name, pin in open_ones.items():
+        assert f"unresolved {name}, {pin.what}: {pin.command}" in lines
 
 
-def test_a_build_ends_with_one_line_on_stdout_and_its_progress_on_stderr(calls: list[str]) -> None:
-    done = moerl(*BUILD)
-    assert (done.exit_code, done.stdout, done.stderr) == (0, f"{IMAGE}\n", "upload [3] files\n")
-    assert calls == ["pack efa-gda", "upload ('s3', 'us-west-2')", "build True"]
+def test_json_is_one_document_with_the_same_values() -> None:
+    done = moerl("image", "args", "efa-gda", "--env", "reference-p5en", "--json")
+    assert (done.exit_code, done.stderr) == (1, "")
+    document = json.loads(done.stdout)
+    shown = moerl("image", "args", "efa-gda", "--env", "reference-p5en").stdout
+    assert dict(line.split("=", 1) for line in shown.splitlines()) == document["arguments"]
+    assert document["context"] == "images"
+    assert (ROOT / document["dockerfile"]).is_file()
 
 
-def test_as_json_it_is_one_document() -> None:
-    assert json.loads(moerl(*BUILD, "--json").stdout)["image"] == IMAGE
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_stack_of_a_shipped_environment_gets_the_flags_that_its_renders_pass(name: str) -> None:
+    software = json.loads(moerl("plan", name, "--json").stdout)["software"]
+    document = json.loads(moerl("image", "args", software, "--env", name, "--json").stdout)
+    capabilities = json.loads(document["arguments"][CAPABILITIES])
+    assert "--hf-checkpoint" in capabilities["trainer_flags"]
+    assert {"--tp-size", "--model-path"} <= set(capabilities["engine_flags"])
+    assert all(flag.startswith("--") for flag in capabilities["trainer_flags"])
+    other = next(stack for stack in CATALOG.software if stack != software)
+    bare = json.loads(moerl("image", "args", other, "--env", name, "--json").stdout)
+    assert json.loads(bare["arguments"][CAPABILITIES])["trainer_flags"] == []
 
 
-def test_a_build_left_to_itself_says_how_to_ask_for_it_later(calls: list[str]) -> None:
-    done = moerl(*BUILD, "--no-wait")
-    assert done.exit_code == 0
-    assert "moerl image digest starter-p5en --stack efa-gda" in done.stdout
-    assert calls[-1] == "build False"
+def test_a_lock_closes_what_is_open_and_the_command_ends_with_0(tmp_path: Path) -> None:
+    text = (ROOT / "environments" / "starter-p5en.yaml").read_text(encoding="utf-8")
+    path = tmp_path / "starter-p5en.yaml"
+    path.write_text(text, encoding="utf-8")
+    open_ones = unresolved_arguments(CATALOG.software["efa-gda"], CATALOG.image_sources["efa-gda"])
+    values = {name: DIGEST if name == "BASE_DIGEST" else COMMIT for name in open_ones}
+    pins = Pins(build={"efa-gda": values})
+    path.with_suffix(".lock.yaml").write_text(lock_text("starter-p5en", pins), encoding="utf-8")
+    done = moerl("image", "args", "efa-gda", "--env", str(path), "--json")
+    assert (done.exit_code, done.stderr) == (0, "")
+    document = json.loads(done.stdout)
+    assert document["unresolved"] == {}
+    assert {name: document["arguments"][name] for name in values} == values
+    # Of that stack alone.
+    assert moerl("image", "args", "aws-reference", "--env", str(path), "--json").exit_code == 1
 
 
-def test_against_the_embedded_aws_it_says_that_nothing_is_built_and_why(
-    monkeypatch: pytest.MonkeyPatch, calls: list[str]
-) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:4566")
-    done = moerl(*BUILD)
-    assert (done.exit_code, done.stdout) == (4, "")
-    assert done.stderr.startswith("not built here the embedded AWS has no container engine")
-    as_json = moerl(*BUILD, "--json")
-    assert (as_json.exit_code, json.loads(as_json.stdout)["outcome"]) == (4, "not built here")
-    assert calls == []
+def test_without_an_environment_it_is_the_stack_for_all_its_architectures() -> None:
+    done = moerl("image", "args", "aws-reference")
+    assert done.exit_code == 1
+    values = dict(line.split("=", 1) for line in done.stdout.splitlines())
+    assert values["CUDA_ARCHS"] == ";".join(CATALOG.software["aws-reference"].cuda_archs)
 
 
-def test_a_source_that_cannot_be_packed_is_wrong_input_and_nothing_is_uploaded(
-    monkeypatch: pytest.MonkeyPatch, calls: list[str]
-) -> None:
-    def refuse(_: Any, __: Any) -> images.Source:
-        raise images.SourceFault("BASE_DIGEST has no value yet")
-
-    monkeypatch.setattr(images, "source", refuse)
-    done = moerl(*BUILD)
-    assert (done.exit_code, done.stderr) == (2, "wrong input BASE_DIGEST has no value yet\n")
-    assert calls == []
-
-
-@pytest.mark.parametrize("embedded", [True, False])
-@pytest.mark.parametrize(
-    "command",
-    [("image", "build", "nope", "--env", "starter-p5en"), (*DIGEST, "--stack", "nope")],
-    ids=["build", "digest"],
-)
-def test_an_unknown_stack_is_wrong_input_and_the_stacks_are_named(
-    command: tuple[str, ...], embedded: bool, monkeypatch: pytest.MonkeyPatch, calls: list[str]
-) -> None:
-    if embedded:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:4566")
-    done = moerl(*command)
-    assert done.exit_code == 2
-    assert "baseline, aws-reference, efa-gda" in done.stderr
-    assert calls == []
-
-
-def test_a_build_that_failed_is_a_failure_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any, **__: Any) -> images.Built:
-        raise images.ImageFault("build b:1 ended as FAILED")
-
-    monkeypatch.setattr(images, "build", fail)
-    done = moerl(*BUILD)
-    assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr.endswith("failed build b:1 ended as FAILED\n")
-
-
-def test_the_digest_is_that_of_the_environments_own_stack_unless_another_is_named() -> None:
-    assert moerl(*DIGEST).stdout == f"{IMAGE} efa-gda\n"
-    assert moerl(*DIGEST, "--stack", "baseline").stdout == f"{IMAGE} baseline\n"
-    assert json.loads(moerl(*DIGEST, "--json").stdout) == {"stack": "efa-gda", "image": f"{IMAGE} efa-gda"}
-
-
-def test_no_image_yet_is_a_failure_that_a_pipeline_sees(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*_: Any, **__: Any) -> str:
-        raise images.ImageFault("no image yet")
-
-    monkeypatch.setattr(images, "current", missing)
-    done = moerl(*DIGEST)
-    assert (done.exit_code, done.stdout, done.stderr) == (1, "", "failed no image yet\n")
+@pytest.mark.parametrize("arguments", [["efa_gda"], ["efa-gda", "--env", "refrence-p5en"]])
+def test_unknown_names_are_wrong_input_with_the_known_ones(arguments: list[str]) -> None:
+    done = moerl("image", "args", *arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert ("aws-reference" if len(arguments) == 1 else "reference-p5en") in done.stderr
+    as_json = moerl("image", "args", *arguments, "--json")
+    assert as_json.exit_code == 2
+    assert json.loads(as_json.stdout)
