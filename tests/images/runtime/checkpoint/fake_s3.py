@@ -96,6 +96,12 @@ class Client:
     def get_paginator(self, operation: str) -> Paginator:
         return Paginator(getattr(self, operation))
 
+    def delete_objects(self, Bucket: str, Delete: Mapping[str, Any], **_options: Any) -> Mapping[str, Any]:
+        """Object by object, in no order that a caller might count on; the process may die in the middle."""
+        for entry in reversed(Delete["Objects"]):
+            self.delete_object(Bucket=Bucket, Key=entry["Key"])
+        return {}
+
     def _put_object(
         self, Key: str, Body: bytes, ChecksumCRC64NVME: str | None = None, **condition: str
     ) -> Mapping[str, Any]:
@@ -130,12 +136,6 @@ class Client:
 
     def _delete_object(self, Key: str) -> Mapping[str, Any]:
         self._service.objects.pop(Key, None)
-        return {}
-
-    def _delete_objects(self, Delete: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Object by object, in no order that a caller might count on; the process may die in the middle."""
-        for entry in reversed(Delete["Objects"]):
-            self.delete_object(Bucket=BUCKET, Key=entry["Key"])
         return {}
 
     def _list_objects_v2(self, Prefix: str, Delimiter: str = "", StartAfter: str = "") -> Mapping[str, Any]:
