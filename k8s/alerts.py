@@ -145,7 +145,7 @@ def progress_alerts(plan: Plan) -> tuple[Alert, ...]:
             lasts="0m",
             severity="warning",
             summary="{{ $value }} tasks failed too often and were set aside.",
-            action="Their reasons are in the dead-letter queue.",
+            action="Their reasons are in the trainer's log and in the weights bucket, below samples/RUN/ATTEMPT/dead/.",
         ),
         Alert(
             name="MoerlPreflightFailed",

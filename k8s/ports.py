@@ -8,6 +8,8 @@ METRICS_PORT_NAME, SERVE_PORT_NAME = "metrics", "http"
 """Ports that Prometheus scrapes, and ports that environment and buffer workers serve on."""
 METRICS_PORT = 9_090
 """Of every container of this package that has metrics."""
+FRAMEWORK_METRICS_PORT = 9_091
+"""Miles' own exporter, beside it on the trainer's head. Prometheus reads it through METRICS_PORT: Miles binds every address."""
 ENGINE_PORT = 30_000
 """SGLang's HTTP server: on loopback, or on the pod's address in broadcast mode."""
 ENGINE_BOOTSTRAP_PORT = 20_000

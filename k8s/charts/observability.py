@@ -32,7 +32,7 @@ def objects(plan: Plan) -> tuple[Object, ...]:
     """Monitors, rules and dashboards."""
     return (
         _pod_monitor(ROLLOUT, (ROLLOUT,), RUN_NAMESPACE, paths=("/metrics", "/engine/metrics")),
-        _pod_monitor(TRAINER, (TRAINER,), RUN_NAMESPACE),
+        _pod_monitor(TRAINER, (TRAINER,), RUN_NAMESPACE, paths=("/metrics", "/framework/metrics")),
         _pod_monitor("workers", (ENVIRONMENT, BUFFER, ROUTER), RUN_NAMESPACE),
         _pod_monitor("node-agents", (DCGM_EXPORTER, EFA_EXPORTER), SYSTEM_NAMESPACE, of_node=True),
         obj(

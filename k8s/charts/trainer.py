@@ -12,7 +12,8 @@ What the image must answer to:
     checkpoint restore --to DIR        init, where scratch is: the newest committed checkpoint, or nothing
     checkpoint upload --from DIR       native sidecar, where scratch is: uploads what a save leaves, verifies, commits; on
                                        SIGTERM it finishes the save that it is at
-    trainer --config DIR               the entrypoint, on the head: train.py with the flags of DIR/flags.json
+    trainer --config DIR               the entrypoint, on the head: train.py with the flags of DIR/flags.json; serves the
+                                       metrics of the whole run, which its other processes report to it
 
 MOERL_RUN is the name of the job, MOERL_ATTEMPT that of its Ray cluster, which KubeRay makes anew for each attempt. `trainer`
 takes the run's lease first, since two trainers would write to one checkpoint path, and ends after its last checkpoint is
@@ -40,9 +41,13 @@ from k8s.charts.trainer_pods import CONFIG_PATH, RUN_LABEL, head, submitter, wor
 from k8s.flags import miles, slime
 from k8s.manifest import Object, component, obj
 from k8s.names import RUN_NAMESPACE, TRAINER, TRAINER_QUEUE
+from k8s.ports import FRAMEWORK_METRICS_PORT, METRICS_PORT
 
 FLAGS_FILE = "flags.json"
-ENTRYPOINT = f"python -m moerl_runtime trainer --config {CONFIG_PATH}"
+ENTRYPOINT = (
+    f"python -m moerl_runtime trainer --config {CONFIG_PATH}"
+    f" --metrics-port {METRICS_PORT} --framework-metrics-port {FRAMEWORK_METRICS_PORT}"
+)
 """Ray hands this to a shell, so nothing of the environment file is in it."""
 SUBMITTER_RETRIES = 2
 KEEP_CLUSTER_SECONDS = 300

@@ -9,7 +9,7 @@ from __future__ import annotations
 from infra.config.plan import Plan
 from k8s.flags.training import RUNTIME, Flags, scratch_directory
 from k8s.flags.training import trainer_flags as shared_flags
-from k8s.ports import METRICS_PORT
+from k8s.ports import FRAMEWORK_METRICS_PORT
 
 SGLANG_CONFIG_FILE = "sglang.yaml"
 SGLANG_CONFIG = "sglang: []\n"
@@ -40,9 +40,10 @@ def _owned(plan: Plan, config_directory: str) -> Flags:
         # An agent that died in the middle of a version applies it again; exclusive-or may be applied once only.
         "update-weight-delta-encoding": ("overwrite",),
         "update-weight-delta-checksum": ("xxh3-128",),
+        "custom-megatron-init-path": (f"{RUNTIME}.hooks.started",),
         "custom-update-weight-post-write-path": (f"{RUNTIME}.hooks.published",),
         "use-prometheus": (),
-        "prometheus-port": (str(METRICS_PORT),),
+        "prometheus-port": (str(FRAMEWORK_METRICS_PORT),),
         "prometheus-run-name": (plan.name,),
     }
     if not plan.workload.no_checkpoint:

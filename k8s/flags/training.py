@@ -43,6 +43,8 @@ REFUSED: Mapping[str, str] = {
     "rollout-external": "it gives the trainer an empty list of engines and fails on it",
     "use-fault-tolerance": "it restarts engines, and the trainer has none",
     "async-save": "the hook after a save then waits alone for a collective of all ranks",
+    "use-rollout-routing-replay": "samples carry no expert routes",
+    "reward-key": "rewards are numbers here, not documents",
     "disable-rollout-global-dataset": "checkpoints would be written without the cursor that a resume needs",
     "debug-rollout-only": "it does not train",
     "debug-skip-weight-update": "it publishes no weights, so engines would sample the first ones for ever",

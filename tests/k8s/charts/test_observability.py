@@ -53,6 +53,11 @@ def test_an_engines_own_metrics_come_through_its_agent() -> None:
     assert [endpoint["path"] for endpoint in endpoints] == ["/metrics", "/engine/metrics"]
 
 
+def test_the_trainers_head_shows_its_own_series_and_the_frameworks() -> None:
+    endpoints = of_kind("PodMonitor")["moerl-trainer"]["spec"]["podMetricsEndpoints"]
+    assert [endpoint["path"] for endpoint in endpoints] == ["/metrics", "/framework/metrics"]
+
+
 def test_pool_and_role_come_from_labels_that_pods_and_nodes_have() -> None:
     def sources(monitor: str) -> dict[str, str]:
         (relabelings, *_) = [

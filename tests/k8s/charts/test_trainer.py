@@ -131,7 +131,7 @@ def test_name_labels_and_config_belong_together() -> None:
 def test_the_entrypoint_holds_nothing_of_the_file() -> None:
     """A shell reads it."""
     assert {job_of(plan_of(name))["spec"]["entrypoint"] for name in SHIPPED} == {trainer.ENTRYPOINT}
-    assert re.fullmatch(r"[a-z_ /-]+", trainer.ENTRYPOINT)
+    assert re.fullmatch(r"[a-z0-9_ /-]+", trainer.ENTRYPOINT)
 
 
 def test_flags_and_engine_list_are_in_the_config() -> None:

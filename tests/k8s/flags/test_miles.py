@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+
 import yaml
 
+from k8s.charts.trainer import ENTRYPOINT
 from k8s.flags import miles
 from k8s.flags.sglang_rules import parse
-from k8s.ports import METRICS_PORT
+from k8s.ports import FRAMEWORK_METRICS_PORT, METRICS_PORT
 from tests.shipped import plan_of
 
 
@@ -46,10 +49,13 @@ def test_hook_classes_are_of_the_image_package() -> None:
     assert set(paths) == {
         "--data-source-path",
         "--rollout-function-path",
+        "--custom-megatron-init-path",
         "--custom-update-weight-post-write-path",
         "--custom-megatron-post-save-hook-path",
     }
-    assert all(value.startswith("moerl_runtime.trainer.") for value in paths.values())
+    for value in paths.values():
+        module, _, name = value.rpartition(".")
+        assert callable(getattr(importlib.import_module(module), name)), value
 
 
 def test_the_scale_format_of_fp8_is_chosen_by_the_engines_values() -> None:
@@ -74,5 +80,7 @@ def test_a_resume_keeps_its_step() -> None:
     assert flags_of("starter-p5en")["--megatron-to-hf-mode"] == "raw"
 
 
-def test_metrics_are_on_the_port_that_monitors_scrape() -> None:
-    assert flags_of("starter-p5en")["--prometheus-port"] == str(METRICS_PORT)
+def test_its_own_metrics_stand_beside_the_runs_on_the_head() -> None:
+    port = flags_of("starter-p5en")["--prometheus-port"]
+    assert port == str(FRAMEWORK_METRICS_PORT) != str(METRICS_PORT)
+    assert f"--framework-metrics-port {port}" in ENTRYPOINT

@@ -29,7 +29,7 @@ lost, 5 the last step was not committed, 6 no step is left, 7 scratch and the co
 variables: MOERL_RUN names the run, MOERL_ATTEMPT this attempt's Ray cluster, POD_IP the address to serve metrics on.
 
 examples:
-  python -m moerl_runtime trainer --config /etc/moerl-trainer
+  python -m moerl_runtime trainer --config /etc/moerl-trainer --metrics-port 9090 --framework-metrics-port 9091
 """
 
 
@@ -43,13 +43,13 @@ def register(commands: _SubParsersAction[ArgumentParser]) -> None:
     )
     plan.add_argument(parser)
     parser.add_argument("--config", type=Path, required=True, metavar="DIR", help="holds flags.json of the run")
-    parser.add_argument("--metrics-port", type=int, default=9_090, metavar="PORT", help="on POD_IP (default: 9090)")
+    parser.add_argument("--metrics-port", type=int, required=True, metavar="PORT", help="on POD_IP, for Prometheus")
     parser.add_argument(
         "--framework-metrics-port",
         type=int,
-        default=9_091,
+        required=True,
         metavar="PORT",
-        help="where the framework exports its own, on this pod (default: 9091)",
+        help="where the framework exports its own, on this pod",
     )
     parser.set_defaults(handler=_run)
 

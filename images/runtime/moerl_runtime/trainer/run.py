@@ -171,7 +171,7 @@ def check(order: Order) -> None:
         raise InputFault(
             "checkpoints.scratch",
             order.plan["storage"]["scratch"].text,
-            f"slime's exports of {order.nodes} nodes would lie on the disks of one, and the data source publishes them from another",
+            f"slime writes its exports on one of {order.nodes} nodes, and they are published from another",
             "Write fsx, or use software efa-gda.",
         )
     if command_line.value(order.flags, "custom-config-path") is not None:
@@ -282,9 +282,7 @@ def _watch(order: Order, around: Around, control: Control, lease: Lease, process
         now = around.clock()
         if not asked and block is not None and sentinel is not None and now >= signal_at:
             signal_at = now + SIGNAL_SECONDS
-            name = block["save_signal_parameter"]
-            value = _tried(around, name, lambda name=name: around.parameter(name))
-            asked = save_asked(value, block["scale_down_at"])
+            asked = save_asked(_signal(around, block), block["scale_down_at"])
             if asked:
                 around.report(f"trainer: the capacity block ends at {block['scale_down_at']}; saving after this step")
                 Path(sentinel).touch()
@@ -338,6 +336,11 @@ def _committed_step(order: Order, around: Around) -> int | None:
         return None
     found = resolve.resolve(around.s3, order.bucket, order.prefix, order.run)
     return None if found is None else found.step
+
+
+def _signal(around: Around, block: Mapping[str, Any]) -> str | None:
+    name = str(block["save_signal_parameter"])
+    return _tried(around, name, lambda: around.parameter(name))
 
 
 def _tried(around: Around, what: str, look: Callable[[], Result | None]) -> Result | None:
