@@ -5,9 +5,10 @@ in the batch queue. A job on several nodes is an Indexed Job, one whole node a p
 
 What the image must answer to:
 
-    weights prepare --below DIR --rendezvous HOST:PORT --nodes N
+    weights prepare --below DIR --rendezvous HOST:PORT --nodes N -- FLAG...
         BF16 model from the hub, FP8 and torch_dist made of it, all of them to the bucket's models/ prefix; what is there and
-        complete is left alone. The hub token comes from the secret that plan.json names, never from a file.
+        complete is left alone. The flags are the model's shape, for the framework's conversion. The hub token comes from the
+        secret that plan.json names, never from a file.
     preflight node --pool POOL
         node and image, as in every trainer pod; the job proves all nodes of a pool before a run is created
     bench nccl --pool POOL --rendezvous HOST:PORT --nodes N
@@ -25,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from infra.catalog import CATALOG
 from infra.config.model_plan import MODELS_PATH
 from infra.config.plan import Plan
 from infra.config.pod_plan import PodResources
@@ -33,6 +35,7 @@ from infra.config.workload_plan import RolloutPlan
 from k8s import pods
 from k8s.charts import run_config
 from k8s.charts.trainer_pods import NO_CUDA, gdrcopy
+from k8s.flags.shape import shape
 from k8s.manifest import ManifestFile, Object, component, obj
 from k8s.names import (
     BATCH_QUEUE,
@@ -76,6 +79,7 @@ def files(plan: Plan, *, image: str) -> tuple[ManifestFile, ...]:
 def _prepare(plan: Plan, pool: PoolPlan, image: str) -> tuple[Object, ...]:
     nodes = plan.workload.files.conversion_nodes
     models, models_mount = pods.local_cache("models", MODELS_PATH)
+    flags = shape(CATALOG.models[plan.workload.model], CATALOG.software[plan.software].framework)
     return _on_whole_nodes(
         plan,
         PREPARE,
@@ -84,6 +88,7 @@ def _prepare(plan: Plan, pool: PoolPlan, image: str) -> tuple[Object, ...]:
         image,
         command=["weights", "prepare"],
         arguments=["--below", MODELS_PATH],
+        last=["--", *(text for name, values in flags.items() for text in (f"--{name}", *values))],
         variables=plan.workload.trainer.variables,
         owner=PREPARE,
         deadline_seconds=12 * HOUR,
@@ -141,8 +146,10 @@ def _on_whole_nodes(
     deadline_seconds: int,
     meets: bool,
     extra: Sequence[tuple[Spec, Spec]] = (),
+    last: Sequence[str] = (),
 ) -> tuple[Object, ...]:
-    """An Indexed Job of `nodes` pods, and the headless Service under which they meet where they do."""
+    """An Indexed Job of `nodes` pods, and the headless Service under which they meet where they do. Arguments `last` come
+    after those of the meeting."""
     resources = plan.workload.node_jobs[pool.name]
     attached = [run_config.volume(), pods.shm(resources), *extra]
     if resources.huge_pages_mib:
@@ -155,7 +162,7 @@ def _on_whole_nodes(
         image,
         resources,
         command=["python", "-m", "moerl_runtime", *command],
-        args=arguments,
+        args=[*arguments, *last],
         variables=pods.base_variables(plan) | gdrcopy(variables) | dict(variables),
         mounts=[mount for _, mount in attached],
         ports={"rendezvous": RENDEZVOUS_PORT} if meets else None,

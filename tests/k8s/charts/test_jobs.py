@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+import argparse
 
+import pytest
+from moerl_runtime.weights import cli, prepare
+
+from infra.catalog import CATALOG
 from infra.config.pool_plan import EFA_RESOURCE, GPU_RESOURCE
 from k8s import pods
 from k8s.charts import jobs
@@ -30,6 +34,7 @@ def pod(objects: tuple) -> dict:
 
 def arguments(objects: tuple) -> dict[str, str]:
     args = pod(objects)["containers"][0]["args"]
+    args = args[: args.index("--")] if "--" in args else args
     return dict(zip(args[::2], args[1::2], strict=True))
 
 
@@ -130,6 +135,19 @@ def test_a_large_model_is_converted_on_as_many_nodes_as_hold_it() -> None:
     wanted = plan.workload.files.conversion_nodes
     assert wanted == 2
     assert job(files_of(R, large)["prepare"])["spec"]["completions"] == wanted
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_image_reads_of_the_prepare_job_what_the_conversion_needs(name) -> None:
+    """With the image's own parser: flags of the shape come after all of ours."""
+    commands = argparse.ArgumentParser().add_subparsers()
+    cli.register(commands)
+    written = pod(files_of(name)["prepare"])["containers"][0]
+    parsed = commands.choices["weights"].parse_args([*written["command"][4:], *written["args"]])
+    plan = plan_of(name)
+    assert parsed.nodes == plan.workload.files.conversion_nodes
+    assert prepare.layers(parsed.shape) == CATALOG.models[plan.workload.model].layers
+    assert parsed.shape[0].startswith("--")
 
 
 def test_no_secret_is_in_a_file() -> None:

@@ -345,7 +345,7 @@ class Publisher:
             self._store_anchor(self._offered.pop(version), version)
         try:
             retain.prune(self._s3, self._bucket, self._prefix, run=self._attempt.run, keep_versions=self._keep_versions)
-        except (OSError, ClientError, BotoCoreError) as error:
+        except (RuntimeFault, ClientError, BotoCoreError) as error:
             # What is left over costs money, not the run.
             self._report(f"weights: older versions were not removed: {error}")
 

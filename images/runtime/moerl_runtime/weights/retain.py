@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from moerl_runtime import protocol, store
-from moerl_runtime.faults import InputFault
+from moerl_runtime.faults import InputFault, RuntimeFault
 from moerl_runtime.weights import manifest
 from moerl_runtime.weights.manifest import ANCHOR_FOLDER, Manifest
 
@@ -82,13 +82,57 @@ def needed(manifests: Mapping[Form, Manifest], versions: Collection[int]) -> set
     return kept
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """One form of a version in the bucket, for people."""
+
+    run: str
+    attempt: int
+    version: int
+    form: str
+    """full, delta or anchor; `incomplete` without a manifest that can be read."""
+    base: int | None
+    size_bytes: int | None
+    files: int
+    loaded: bool
+    """Whether an agent reported it lately."""
+    current: bool
+
+
+def list_stored(s3: store.S3Client, bucket: str, weights_prefix: str, *, run: str) -> list[Stored]:
+    """Every form of every version of the run, the oldest first."""
+    current = _current(s3, bucket, weights_prefix)
+    listed: list[Stored] = []
+    for name in store.folders(s3, bucket, f"{weights_prefix}{run}/"):
+        attempt = protocol.Attempt(run=run, number=int(name))
+        loaded = loaded_versions(s3, bucket, attempt)
+        keys = _keys_by_form(s3, bucket, weights_prefix, attempt)
+        for form in sorted(keys):
+            found = _manifest(s3, bucket, _key(weights_prefix, attempt, form), keys[form])
+            kind = "incomplete" if found is None else "anchor" if form.anchor else found.kind
+            pointed = current is not None and (current.of, current.version) == (attempt, form.version)
+            listed.append(
+                Stored(
+                    run=run,
+                    attempt=attempt.number,
+                    version=form.version,
+                    form=kind,
+                    base=None if found is None else found.base,
+                    size_bytes=None if found is None else found.size_bytes,
+                    files=len(keys[form]),
+                    loaded=form.version in loaded,
+                    current=pointed,
+                )
+            )
+    return listed
+
+
 def prune(s3: store.S3Client, bucket: str, weights_prefix: str, *, run: str, keep_versions: int) -> list[str]:
     """Removes what nobody needs. Returns the prefixes of the removed forms, in order.
 
     A form's manifest goes first: half of it is never taken for the whole.
     """
-    stored = store.get(s3, bucket, weights_prefix + protocol.CURRENT_NAME)
-    current = None if stored is None else protocol.decode(protocol.Current, stored.body)
+    current = _current(s3, bucket, weights_prefix)
     if current is None or current.run != run:
         return []
     removed: list[str] = []
@@ -133,6 +177,11 @@ def _prune_attempt(
     return removed
 
 
+def _current(s3: store.S3Client, bucket: str, weights_prefix: str) -> protocol.Current | None:
+    stored = store.get(s3, bucket, weights_prefix + protocol.CURRENT_NAME)
+    return None if stored is None else protocol.decode(protocol.Current, stored.body)
+
+
 def _keys_by_form(
     s3: store.S3Client, bucket: str, weights_prefix: str, attempt: protocol.Attempt
 ) -> dict[Form, list[str]]:
@@ -168,4 +217,4 @@ def _delete(s3: store.S3Client, bucket: str, keys: Iterable[str]) -> None:
         batch = [{"Key": key} for key in left[start : start + DELETE_BATCH]]
         answer = s3.delete_objects(Bucket=bucket, Delete={"Objects": batch, "Quiet": True})
         for refused in answer.get("Errors", ()):
-            raise OSError(f"S3 refused to delete {refused['Key']}: {refused.get('Code')}")
+            raise RuntimeFault("weights", refused["Key"], f"was not deleted: {refused.get('Code')}", "Prune again.")
