@@ -18,10 +18,15 @@ BATCH = 10
 """Most messages of one call."""
 LEASE_SECONDS_MAX = 12 * 3600
 LONG_POLL_SECONDS = 20
+CONNECTIONS = 16
 GONE = frozenset({"ReceiptHandleIsInvalid", "InvalidParameterValue", "MessageNotInflight"})
 """The lease is over: someone else has the message, or it was deleted."""
 
 SqsClient = Any
+
+
+class NotSent(RuntimeError):
+    """SQS took the call and refused some of its messages, again and again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +38,7 @@ class Received:
     receive_count: int
 
 
-def client(region: str, endpoint_url: str | None = None) -> SqsClient:
+def client(region: str, endpoint_url: str | None = None, *, connections: int = CONNECTIONS) -> SqsClient:
     """An SQS client whose reads outlast a long poll and nothing more."""
     return boto3.client(
         "sqs",
@@ -42,14 +47,14 @@ def client(region: str, endpoint_url: str | None = None) -> SqsClient:
         config=Config(
             connect_timeout=5,
             read_timeout=LONG_POLL_SECONDS + 10,
-            max_pool_connections=16,
+            max_pool_connections=connections,
             retries={"mode": "adaptive", "total_max_attempts": 10},
         ),
     )
 
 
 def send(sqs: SqsClient, queue_url: str, bodies: Sequence[str]) -> None:
-    """Sends all of them, ten a call. Those that SQS refused one by one are sent again; raises RuntimeError if some stay."""
+    """Sends all of them, ten a call. Those that SQS refused one by one are sent again; raises NotSent if some stay."""
     for batch in _batches(bodies):
         left = {str(number): body for number, body in enumerate(batch)}
         for _ in range(3):
@@ -59,7 +64,7 @@ def send(sqs: SqsClient, queue_url: str, bodies: Sequence[str]) -> None:
             if not left:
                 break
         else:
-            raise RuntimeError(f"SQS refused {len(left)} messages to {queue_url}")
+            raise NotSent(f"SQS refused {len(left)} messages to {queue_url}")
 
 
 def receive(sqs: SqsClient, queue_url: str, *, most: int, wait_seconds: int, lease_seconds: int) -> list[Received]:

@@ -1,0 +1,77 @@
+"""Numbers of one agent: those of the plan, and this package's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from moerl_runtime import plan as plans
+
+FAILURES_MAX = 3
+"""Own failures of a task before it goes to the dead-letter queue."""
+RESULTS_MAX = 20_000
+"""Results that may wait for the trainer before agents stop pulling: a trainer that is away needs no more of them."""
+POLL_SECONDS = 10
+"""Of a long poll. A drain waits for the one that is open, since what it brings would stay invisible for a whole lease."""
+CURRENT_SECONDS = 5.0
+PROBE_SECONDS = 5.0
+DEPTH_SECONDS = 15.0
+LEASE_TOTAL_SECONDS = 11.5 * 3600
+"""SQS ends a lease 12 h after its receive whatever is done; this much is used."""
+WORK_SHARE = 0.6
+"""Of the drain's budget: how long requests may end by themselves. 60 of 100 s."""
+STOP_SHARE = 0.95
+"""Of the drain's budget: what the agent itself uses."""
+ABORT_SECONDS = 1.0
+GIVE_BACK_SECONDS = 5.0
+"""After the first abort of a drain: tasks whose replies still have not come are given back all the same."""
+RETRIES_MAX = 8
+"""Of one sample that the engine put off or lost, before that is the task's failure."""
+BACKOFF_SECONDS, BACKOFF_SECONDS_MAX = 1.0, 30.0
+RETRY_SECONDS = 2.0
+"""Before a call is made again that boto3 itself has already tried several times."""
+REFETCH_SECONDS = 5.0
+GIVE_BACK_DELAY_SECONDS = 15
+"""A task for weights that nobody has published yet."""
+FOREIGN_DELAY_SECONDS = 60
+"""A message of another protocol: its own agents will take it."""
+BAD_WEIGHTS_SECONDS = 60.0
+"""Before weights that did not load are tried again."""
+START_PROBE_SECONDS = 1.0
+UNHEALTHY_PROBES, UNREACHABLE_PROBES = 6, 2
+"""In a row, before an engine that is not well, or that does not answer, counts as lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    lease_seconds: int
+    tasks_max: int
+    requests_max: int
+    drain_seconds: float
+    group_size: int = 1
+    """Pods of the engine; the others report to this agent."""
+    takes_tasks: bool = True
+    """False behind a router: the trainer drives the engine and loads its weights."""
+    failures_max: int = FAILURES_MAX
+    results_max: int = RESULTS_MAX
+    poll_seconds: int = POLL_SECONDS
+    current_seconds: float = CURRENT_SECONDS
+
+
+def read(plan: plans.Node, pool: str, *, takes_tasks: bool, poll_seconds: int = POLL_SECONDS) -> Settings:
+    """Settings of the agents of a rollout pool. Raises InputFault for a plan that lacks a number."""
+    rollout = plans.rollout(plan, pool)
+    engine = rollout["engine"]
+    return Settings(
+        lease_seconds=plan["queue"]["visibility_seconds"].number,
+        tasks_max=engine["tasks_max"].number,
+        requests_max=engine["running_requests_max"].number,
+        drain_seconds=engine["drain_budget_seconds"].number,
+        group_size=rollout["pods"]["pods_per_group"].number,
+        takes_tasks=takes_tasks,
+        poll_seconds=poll_seconds,
+    )
+
+
+def backoff(tries: int) -> float:
+    """Seconds before try number `tries` + 1."""
+    return min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS * 2.0 ** min(tries, 10))

@@ -1,0 +1,306 @@
+"""Tasks from their lease to their end, and their samples from the request to the announcement."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from moerl_runtime.agent import effects as do
+from moerl_runtime.agent.agenda import Agenda
+from moerl_runtime.agent.ledger import Lease, Ledger, Receipt, Run, Stage
+from moerl_runtime.agent.settings import (
+    FOREIGN_DELAY_SECONDS,
+    GIVE_BACK_DELAY_SECONDS,
+    LEASE_TOTAL_SECONDS,
+    RETRIES_MAX,
+    Settings,
+    backoff,
+)
+from moerl_runtime.agent.weights import Weights, version_of
+from moerl_runtime.faults import InputFault
+from moerl_runtime.metrics import Metrics
+from moerl_runtime.protocol import TaskMessage, decode, request_id
+from moerl_runtime.sqs import BATCH, Received
+
+TASKS = "moerl_agent_tasks_total"
+
+
+class Tasks:
+    """Part of a core. `draining` is set once by the core and never taken back."""
+
+    def __init__(
+        self,
+        agenda: Agenda,
+        ledger: Ledger,
+        weights: Weights,
+        settings: Settings,
+        *,
+        metrics: Metrics,
+        log: Callable[[str], None],
+    ) -> None:
+        self._agenda, self._ledger, self._weights, self._settings = agenda, ledger, weights, settings
+        self._metrics, self._log = metrics, log
+        self.draining = False
+        self.trusted = True
+        """False once the engine may hold weights that are neither old nor new: no answer of it is stored any more."""
+        self.receiving = False
+        self.held = False
+        """More results wait for the trainer than it could want."""
+        self._queue: deque[tuple[int, int]] = deque()
+
+    # --- leasing ---
+
+    def pull(self) -> None:
+        """Asks for as many tasks as there is room for, one long poll at a time."""
+        free = self._settings.tasks_max - len(self._ledger.leases)
+        if not self.receiving and not self.held and free > 0:
+            self.receiving = True
+            self._agenda.do(do.Receive(most=min(free, BATCH), wait_seconds=self._settings.poll_seconds))
+
+    def arrived(self, event: do.Arrived) -> None:
+        self.receiving = False
+        for received in event.messages:
+            self._take(received, event.asked_seconds)
+
+    def place_again(self) -> None:
+        """After a look at current.json or a reload: those that wait, and those that are void now."""
+        current = self._weights.current
+        for lease in self._ledger.open():
+            if lease.stage is Stage.WAITING:
+                self._place(lease)
+            elif current is not None and _void(lease.message, current.run, current.attempt):
+                self._discard(lease)
+
+    def read(self, event: do.TaskRead) -> None:
+        lease = self._ledger.wanted(event.lease)
+        if lease is None or lease.stage is not Stage.READING:
+            return
+        lease.stage, lease.payload = Stage.WORKING, event.payload
+        lease.done = set(event.stored) & set(range(event.payload.samples))
+        lease.todo = set(range(event.payload.samples)) - lease.done
+        self._queue.extend((lease.number, sample) for sample in sorted(lease.todo))
+        self._finish_if_complete(lease)
+
+    def unreadable(self, event: do.TaskUnreadable) -> None:
+        lease = self._ledger.wanted(event.lease)
+        if lease is not None:
+            self._fail(lease, event.reason)
+
+    def extend(self) -> None:
+        """Extends leases that have run half of their time. SQS ends one after 12 h; those are given back before."""
+        now, half = self._agenda.now, self._settings.lease_seconds / 2
+        due: list[tuple[int, str]] = []
+        for lease in list(self._ledger.leases.values()):
+            lease.receipts = {name: each for name, each in lease.receipts.items() if each.ends_seconds > now}
+            if not lease.open:
+                continue  # extending what is being given back would hide it again
+            if any(now - each.first_seconds > LEASE_TOTAL_SECONDS for each in lease.receipts.values()):
+                self._log(f"group {lease.message.group} is given back: SQS would end its lease")
+                self._release(lease)
+                self.give_back([lease])
+            else:
+                due += [
+                    (lease.number, name) for name, each in lease.receipts.items() if each.ends_seconds - now <= half
+                ]
+        if due:
+            numbers, names = zip(*due, strict=True)
+            self._agenda.do(do.Extend(numbers, names))
+
+    def extended(self, event: do.Extended) -> None:
+        for number, name in zip(event.effect.leases, event.effect.receipts, strict=True):
+            lease = self._ledger.leases.get(number)
+            if lease is None or name not in lease.receipts:
+                continue
+            if name in event.lost:
+                del lease.receipts[name]
+                self._log(f"group {lease.message.group}: a lease of it is over; what runs goes on")
+            else:
+                first = lease.receipts[name].first_seconds
+                lease.receipts[name] = Receipt(first, event.asked_seconds + self._settings.lease_seconds)
+
+    # --- samples ---
+
+    def submit(self) -> None:
+        """Sends samples to the engine, up to what it runs at once."""
+        room = self._settings.requests_max - len(self._ledger.runs)
+        while self._queue and room > 0:
+            number, sample = self._queue.popleft()
+            lease = self._ledger.wanted(number)
+            if lease is not None and sample in lease.todo:
+                self._generate(lease, sample)
+                room -= 1
+
+    def ask_again(self, number: int, sample: int) -> None:
+        self._queue.append((number, sample))
+
+    def answered(self, event: do.Answered) -> None:
+        run, lease = self._read_reply(event.effect)
+        if lease is None or lease.payload is None or not self.trusted:
+            return
+        answer, of = event.answer, lease.message.of
+        if answer.ending == "aborted":
+            self._put_off(lease, run.sample, "aborted by somebody else")
+            return
+        versions: tuple[int, ...] = tuple(dict.fromkeys(run.versions))
+        if answer.spans:
+            found = [version_of(tag, of) for tag in answer.tags]
+            if None in found:
+                self._put_off(lease, run.sample, f"served by weights {', '.join(answer.tags)}")
+                return
+            versions = tuple(version for version in found if version is not None)
+        lease.publishing.add(run.sample)
+        self._agenda.do(do.Publish(lease.number, run.sample, of, lease.payload, answer, versions))
+
+    def unanswered(self, event: do.Unanswered) -> None:
+        run, lease = self._read_reply(event.effect)
+        if lease is None:
+            return
+        if event.kind == "refused":
+            self._fail(lease, f"sample {run.sample}: {event.reason}")
+        else:
+            self._put_off(lease, run.sample, event.reason)
+
+    def published(self, event: do.Published) -> None:
+        if event.new:
+            self._metrics.add("moerl_agent_samples_total")
+        lease = self._ledger.wanted(event.lease)
+        if lease is not None:
+            lease.publishing.discard(event.sample)
+            lease.done.add(event.sample)
+            self._finish_if_complete(lease)
+
+    def ungraded(self, event: do.Ungraded) -> None:
+        lease = self._ledger.wanted(event.lease)
+        if lease is not None:
+            lease.publishing.discard(event.sample)
+            self._fail(lease, f"sample {event.sample}: {event.reason}")
+
+    # --- ends ---
+
+    def engine_lost(self, reason: str, *, blame: bool) -> None:
+        """All tasks go back, except those that only have to be published. With `blame` those that the engine worked at
+        have failed: it may have been one of them that ended it, and without a count it would end every engine."""
+        for lease in self._ledger.open(Stage.WORKING):
+            if blame and (lease.running or lease.tries):
+                self._fail(lease, f"the engine ended while it worked at it: {reason}", abort=False)
+        self.give_back([lease for lease in self._ledger.open() if lease.todo or lease.running or not lease.publishing])
+
+    def give_back(self, leases: Iterable[Lease], delay_seconds: int = 0) -> None:
+        ours = []
+        for lease in leases:
+            lease.stage = Stage.CLOSING
+            if lease.receipts:
+                ours.append(lease)
+            else:
+                self.close(lease.number, "expired")
+        if ours:
+            receipts = tuple(name for lease in ours for name in lease.receipts)
+            self._agenda.do(do.GiveBack(tuple(lease.number for lease in ours), receipts, delay_seconds))
+
+    def close(self, number: int, outcome: str) -> None:
+        """The task is out of this agent's hands."""
+        if self._ledger.leases.pop(number, None) is not None:
+            self._metrics.add(TASKS, outcome=outcome)
+
+    def _take(self, received: Received, asked_seconds: float) -> None:
+        try:
+            message = decode(TaskMessage, received.body)
+        except InputFault as fault:
+            self._log(str(fault))
+            foreign = fault.key == "protocol"  # agents of its release will take it
+            receipt = received.receipt
+            self._agenda.do(
+                do.GiveBack((), (receipt,), FOREIGN_DELAY_SECONDS) if foreign else do.Bury(receipt, received.body)
+            )
+            return
+        delivery = Receipt(asked_seconds, asked_seconds + self._settings.lease_seconds)
+        fresh = received.receive_count == 1 and message.issue == 0 and message.failures == 0
+        lease = self._ledger.add(message, received.receipt, delivery, fresh=fresh)
+        if lease is not None:
+            self._place(lease)
+
+    def _place(self, lease: Lease) -> None:
+        """Begins a task, or says why not: drained, void, or waiting for a look at current.json or for weights."""
+        current, of, version_min = self._weights.current, lease.message.of, lease.message.version_min
+        looked = self._weights.looked_seconds >= lease.taken_seconds
+        if self.draining:
+            self.give_back([lease])
+        elif current is not None and current.of == of and version_min <= current.version:
+            loaded = self._weights.loaded
+            if loaded is not None and loaded.of == of and version_min <= loaded.version:
+                lease.stage = Stage.READING
+                self._agenda.do(do.ReadTask(lease.number, lease.message, lease.fresh))
+            elif self._weights.cannot_load(current):
+                self.give_back([lease], GIVE_BACK_DELAY_SECONDS)
+        elif not looked:
+            self._weights.look()
+        elif current is not None and _void(lease.message, current.run, current.attempt):
+            self._discard(lease)
+        else:
+            self.give_back([lease], GIVE_BACK_DELAY_SECONDS)
+
+    def _generate(self, lease: Lease, sample: int) -> None:
+        loaded, payload = self._weights.loaded, lease.payload
+        assert loaded is not None, "nothing is submitted to an engine of unknown weights"
+        assert payload is not None, "only tasks that were read are queued"
+        name = request_id(lease.message.of, lease.message.group, sample, self._ledger.next_request())
+        lease.todo.discard(sample)
+        lease.running.add(sample)
+        self._ledger.runs[name] = Run(lease.number, sample, [loaded.version])
+        self._agenda.do(do.Generate(lease.number, sample, name, payload, loaded.tag))
+
+    def _read_reply(self, effect: do.Generate) -> tuple[Run, Lease | None]:
+        run = self._ledger.runs.pop(effect.request_id)
+        lease = None if run.lease is None else self._ledger.wanted(run.lease)
+        if lease is not None:
+            lease.running.discard(run.sample)
+        return run, lease
+
+    def _put_off(self, lease: Lease, sample: int, reason: str) -> None:
+        """The sample is asked for again a little later. In a drain it is not: its task stays unfinished."""
+        lease.todo.add(sample)
+        if self.draining:
+            return
+        tries = lease.tries[sample] = lease.tries.get(sample, 0) + 1
+        if tries > RETRIES_MAX:
+            self._fail(lease, f"sample {sample}, {tries} times: {reason}")
+        else:
+            self._agenda.later(backoff(tries - 1), do.Due("sample", lease=lease.number, sample=sample))
+
+    def _finish_if_complete(self, lease: Lease) -> None:
+        if not lease.complete:
+            return
+        lease.stage = Stage.CLOSING
+        if lease.receipts:
+            self._agenda.do(do.Delete(lease.number, tuple(lease.receipts), "completed"))
+        else:
+            self.close(lease.number, "expired")  # whoever has it now finds everything stored
+
+    def _discard(self, lease: Lease) -> None:
+        """Of an older attempt or another run: nobody wants it."""
+        self._release(lease)
+        lease.stage = Stage.CLOSING
+        if lease.receipts:
+            self._agenda.do(do.Delete(lease.number, tuple(lease.receipts), "stale"))
+        else:
+            self.close(lease.number, "stale")
+
+    def _fail(self, lease: Lease, reason: str, *, abort: bool = True) -> None:
+        """An own failure: counted in the message, which goes to the end of the queue or to the dead letters."""
+        self._log(f"group {lease.message.group}, failure {lease.message.failures + 1}: {reason}")
+        self._release(lease, abort=abort)
+        lease.stage = Stage.CLOSING
+        if lease.receipts:
+            self._agenda.do(do.Fail(lease.number, tuple(lease.receipts), lease.message, reason))
+        else:
+            self.close(lease.number, "expired")  # whoever has it now counts his own failures
+
+    def _release(self, lease: Lease, *, abort: bool = True) -> None:
+        """Nobody wants what the engine still does for it."""
+        for name in list(self._ledger.orphan(lease)):
+            if abort:
+                self._agenda.do(do.AbortRequest(name))
+
+
+def _void(message: TaskMessage, run: str, attempt: int) -> bool:
+    return message.run != run or message.attempt < attempt
