@@ -37,7 +37,10 @@ def fleet(plan: Plan) -> dict[str, Any]:
             Chart(
                 title="Engines that take tasks",
                 unit="short",
-                series=(("{{pool}}", "sum by (pool) (moerl_agent_ready)"),),
+                series=(
+                    ("{{pool}}", "sum by (pool) (moerl_agent_ready)"),
+                    ("{{pool}}, held back", "sum by (pool) (moerl_agent_held)"),
+                ),
                 kind="stat",
             ),
             Chart(

@@ -69,10 +69,16 @@ _ALL = (
     *_family(
         AGENT,
         ("moerl_agent_ready", "gauge", (), "1 while the agent takes tasks."),
+        ("moerl_agent_held", "gauge", (), "1 while it takes none since too many results wait for the trainer."),
         ("moerl_agent_weight_version", "gauge", (), "Version that the engine serves; 0 is the base model."),
         ("moerl_agent_weight_load_seconds", "gauge", (), "Duration of the last fetch and reload."),
         ("moerl_agent_tasks_in_flight", "gauge", (), "Tasks leased and not given back."),
-        ("moerl_agent_tasks_total", "counter", ("outcome",), "completed, returned, failed or dead_lettered."),
+        (
+            "moerl_agent_tasks_total",
+            "counter",
+            ("outcome",),
+            "completed, returned, failed, dead_lettered, stale or expired.",
+        ),
         ("moerl_agent_samples_total", "counter", (), "Samples stored in S3."),
         ("moerl_agent_interruptions_total", "counter", ("reason",), "Drains begun: spot, rebalance or stop."),
         ("moerl_agent_draining_seconds", "gauge", (), "Since this drain began; 0 outside one."),

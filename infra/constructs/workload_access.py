@@ -198,7 +198,8 @@ def _rollout(plan: Plan, data_key_arn: str) -> Identity:
             *_objects(plan, names.weights_bucket, [SAMPLES_PREFIX], write=True),
             _key(plan, data_key_arn),
             allow(
-                ["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:ChangeMessageVisibility", "sqs:GetQueueAttributes"],
+                # It sends a task again that it failed at, with the failure counted in it.
+                ["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:ChangeMessageVisibility", "sqs:SendMessage"],
                 [queue_arn(plan, names.task_queue)],
             ),
             allow(

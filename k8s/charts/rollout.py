@@ -20,7 +20,7 @@ Every other number of the agent (tasks at once, drain budget, queue URLs) is in 
 | `--leader` | `follow` | the leader's agent: the follower reports a Spot notice or a stop there and fetches what it is told to |
 | `--router`, `--advertise` | `lead` | broadcast mode: register this URL there, remove it at the start of a drain |
 
-`agent await-drain` is the preStop hook of a follower: it tells the leader to drain (LWS_LEADER_ADDRESS) and returns when
+`agent await-drain --port PORT` is the preStop hook of a follower: it has the leader drain (LWS_LEADER_ADDRESS) and returns when
 that is done, or at once when no agent listens there: then nothing has been taken yet, or all is done. A leader needs no
 hook; the agent drains on SIGTERM.
 
@@ -280,4 +280,5 @@ def _agent_probes() -> Spec:
 
 
 def _follower_hook() -> Spec:
-    return {"lifecycle": {"preStop": {"exec": {"command": ["python", "-m", "moerl_runtime", "agent", "await-drain"]}}}}
+    command = ["python", "-m", "moerl_runtime", "agent", "await-drain", "--port", str(AGENT_PORT)]
+    return {"lifecycle": {"preStop": {"exec": {"command": command}}}}

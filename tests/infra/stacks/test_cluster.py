@@ -225,6 +225,27 @@ def test_a_rollout_worker_cannot_touch_checkpoints_or_weights(cluster: Template)
     assert writes["Resource"] == "arn:aws:s3:::reference-p5en-weights-123456789012-us-west-2/samples/*"
 
 
+def test_a_rollout_worker_may_send_what_it_failed_at_again_and_takes_no_results(cluster: Template) -> None:
+    queues = "arn:aws:sqs:us-west-2:123456789012:reference-p5en-"
+    allowed = {
+        (action, resource.removeprefix(queues))
+        for item in statements(cluster, "rollout")
+        for action in item["Action"]
+        for resource in ([item["Resource"]] if isinstance(item["Resource"], str) else item["Resource"])
+        if action.startswith("sqs:")
+    }
+    assert allowed == {
+        ("sqs:ReceiveMessage", "tasks"),
+        ("sqs:DeleteMessage", "tasks"),
+        ("sqs:ChangeMessageVisibility", "tasks"),
+        ("sqs:SendMessage", "tasks"),
+        ("sqs:SendMessage", "results"),
+        ("sqs:GetQueueAttributes", "results"),
+        ("sqs:SendMessage", "dead-letter"),
+        ("sqs:GetQueueAttributes", "dead-letter"),
+    }
+
+
 def test_the_prepare_job_alone_reads_the_hub_token(plan: Plans, template: Templates) -> None:
     secret = "arn:aws:secretsmanager:us-west-2:123456789012:secret:hub-token-AbCdEf"  # noqa: S105 - a name
     built = template(plan("starter-p5en", {"workload.hub_token_secret_arn": secret}), "cluster")

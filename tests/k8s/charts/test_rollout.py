@@ -80,7 +80,7 @@ def test_only_the_leader_is_probed_and_only_workers_wait_for_its_drain() -> None
     assert set(part(leader, "engine")) & probes == {"startupProbe", "readinessProbe"}
     assert set(part(leader, "agent")) & probes == probes
     assert not any(set(part(worker, name)) & probes for name in ("preflight", "fetch", "engine", "agent"))
-    assert part(worker, "agent")["lifecycle"]["preStop"]["exec"]["command"][-1] == "await-drain"
+    assert part(worker, "agent")["lifecycle"]["preStop"]["exec"]["command"][-3:] == ["await-drain", "--port", "8090"]
     assert "lifecycle" not in part(leader, "agent")
     assert "lifecycle" not in part(worker, "engine")
 
