@@ -181,8 +181,8 @@ def lock(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Look up the pins that only AWS and registries know (AMI release, add-on builds, kubectl, images, charts) and write
-    the lock file."""
+    """Look up the pins that only AWS, registries and repositories know (AMI release, add-on builds, kubectl, images, charts,
+    what the run's image is built from) and write the lock file."""
     path = _refusing(lambda: locate(env, ROOT), as_json)
     # The old lock may be for another version; it is about to be replaced, so it must not stop this.
     plan = _plan_of(_refusing(lambda: load(path, pins=UNRESOLVED), as_json))

@@ -49,6 +49,14 @@ class UnresolvedCommit(Unresolved):
     """Full name: refs/tags/... or refs/heads/..."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnresolvedMerge(Unresolved):
+    """The commit with which a pull request of a GitHub repository was merged; `moerl lock` looks it up."""
+
+    repository: str
+    number: int
+
+
 Pin = str | Unresolved
 
 
@@ -57,4 +65,12 @@ def commit_of(what: str, repository: str, ref: str) -> UnresolvedCommit:
     peeled = f" '{ref}^{{}}'" if ref.startswith("refs/tags/") else ""
     return UnresolvedCommit(
         what=what, command=f"git ls-remote {repository}{peeled} {ref}", repository=repository, ref=ref
+    )
+
+
+def merge_of(what: str, repository: str, number: int) -> UnresolvedMerge:
+    """`repository` is OWNER/NAME on GitHub."""
+    url = f"https://api.github.com/repos/{repository}/pulls/{number}"
+    return UnresolvedMerge(
+        what=what, command=f"curl -fsS {url} | jq -r .merge_commit_sha", repository=repository, number=number
     )

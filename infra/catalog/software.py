@@ -6,7 +6,7 @@ from datetime import date
 from types import MappingProxyType
 from typing import Literal
 
-from infra.catalog.facts import Pin, Source, Unresolved, commit_of
+from infra.catalog.facts import Pin, Source, Unresolved, commit_of, merge_of
 from infra.catalog.instances import Transport
 
 Software = Literal["baseline", "aws-reference", "efa-gda"]
@@ -237,10 +237,7 @@ _EFA_GDA = SoftwareStack(
     ),
     framework="miles",
     framework_version="main with SGLang 0.5.19 (pull request 3124)",
-    framework_ref=Unresolved(
-        what="commit of Miles main that moved to SGLang 0.5.19",
-        command="curl -fsS https://api.github.com/repos/radixark/miles/pulls/3124 | jq -r .merge_commit_sha",
-    ),
+    framework_ref=merge_of("commit of Miles main that moved to SGLang 0.5.19", "radixark/miles", 3124),
     cuda_archs=("9.0", "10.0", "10.3"),
     transports=("gda", "proxy"),
     rollout_a2a="deepep_v2",

@@ -11,10 +11,14 @@ import yaml
 from pydantic import ValidationError
 
 from infra.catalog import Catalog
+from infra.catalog.facts import Unresolved, UnresolvedCommit, UnresolvedMerge
 from infra.catalog.images import ContainerImage, eks_registry_account
+from infra.catalog.software import SoftwareStack
+from infra.config.image_arguments import unresolved_arguments
 from infra.config.pins import Kubectl, Pins
 from infra.config.plan import Plan
 from infra.operations.registry import MANIFEST_TYPES, Fetch, RegistryError, chart_sha256, image_digest
+from infra.operations.revisions import commit_of_ref, merge_commit
 
 KUBECTL_BUCKET = "amazon-eks"
 """Public bucket in which EKS publishes kubectl builds with their digests."""
@@ -67,6 +71,7 @@ def resolve(
             report(f"chart {name}: {chart.version} is {charts[name]}")
     except RegistryError as error:
         raise LockError(str(error)) from error
+    build = _build_pins(plan, catalog, fetch, report)
     try:
         return Pins(
             resolved_at=now,
@@ -77,6 +82,7 @@ def resolve(
             kubectl=kubectl,
             images=images,
             charts=charts,
+            build={plan.software: build},
         )
     except ValidationError as error:
         first = error.errors()[0]
@@ -137,6 +143,29 @@ def newest_kubectl(s3: Any, kubernetes_version: str) -> Kubectl:
         return Kubectl(key=newest, sha256=digest.partition(" ")[0].strip())
     except ValidationError as error:
         raise LockError(f"s3://{KUBECTL_BUCKET}/{newest}.sha256 does not start with a SHA-256 digest") from error
+
+
+def _build_pins(plan: Plan, catalog: Catalog, fetch: Fetch, report: Callable[[str], None]) -> dict[str, str]:
+    """Values for the build arguments of the plan's stack. One that cannot be had is reported and stays open: it stops the
+    build of an image, not a deploy."""
+    stack, found = catalog.software[plan.software], {}
+    for name, pin in unresolved_arguments(stack, catalog.image_sources[plan.software]).items():
+        try:
+            found[name] = _build_pin(pin, stack, fetch)
+            report(f"build argument {name}: {pin.what} is {found[name]}")
+        except RegistryError as error:
+            report(f"warning: build argument {name} stays open ({error}); resolve it by: {pin.command}")
+    return found
+
+
+def _build_pin(pin: Unresolved, stack: SoftwareStack, fetch: Fetch) -> str:
+    if isinstance(pin, UnresolvedCommit):
+        return commit_of_ref(pin.repository, pin.ref, fetch)
+    if isinstance(pin, UnresolvedMerge):
+        return merge_commit(pin.repository, pin.number, fetch)
+    if pin == stack.base_image.digest:
+        return image_digest(stack.base_image.repository, stack.base_image.tag, fetch)
+    raise RegistryError("no registry or repository is known that holds it")
 
 
 def _image(plan: Plan, image: ContainerImage, *, ecr: Any, fetch: Fetch) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.message import Message
 from http.client import HTTPException, HTTPMessage
+from types import MappingProxyType
 from typing import IO, Any
 from urllib.parse import urlencode, urljoin, urlsplit
 
@@ -31,6 +32,8 @@ MANIFEST_TYPES = (
     "application/vnd.docker.distribution.manifest.v2+json",
 )
 """Lists before single manifests: the digest of a list is good on every architecture."""
+REGISTRY_HOSTS: Mapping[str, str] = MappingProxyType({"docker.io": "registry-1.docker.io"})
+"""Hosts that serve the registry whose images carry another name."""
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -92,7 +95,8 @@ def _chart_in_index(repository: str, chart: str, version: str, fetch: Fetch) -> 
 
 def _manifest(repository: str, tag: str, fetch: Fetch) -> bytes:
     """Bytes of the manifest, asked for once more with an anonymous token where the registry wants one."""
-    host, _, path = repository.partition("/")
+    named, _, path = repository.partition("/")
+    host = REGISTRY_HOSTS.get(named, named)
     url = _https(f"https://{host}/v2/{path}/manifests/{tag}")
     headers = {"Accept": ", ".join((*MANIFEST_TYPES, "application/json"))}
     answer = fetch(url, headers)

@@ -28,12 +28,26 @@ def chart_manifest(digest: str) -> bytes:
     return manifest(layers=[{"mediaType": CHART_LAYER, "digest": digest, "size": 1}])
 
 
+def packets(references: Mapping[str, str]) -> bytes:
+    """References as Git's smart HTTP lists them, one packet each."""
+    lines = (f"{commit} {name}\n".encode() for name, commit in references.items())
+    return b"".join(f"{len(line) + 4:04x}".encode() + line for line in lines)
+
+
+def advertised(references: Mapping[str, str]) -> bytes:
+    """The whole answer of a server that keeps these references."""
+    service = b"# service=git-upload-pack\n"
+    return f"{len(service) + 4:04x}".encode() + service + b"0000" + packets(references) + b"0000"
+
+
 @dataclass
 class Registries:
-    """Manifests by `HOST/PATH:TAG` and chart indexes by URL. `guarded` hosts want a token from `realm` first."""
+    """Manifests by `HOST/PATH:TAG`, chart indexes and other answers by URL. `guarded` hosts want a token from `realm`
+    first."""
 
     manifests: dict[str, bytes] = field(default_factory=dict)
     indexes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    pages: dict[str, bytes] = field(default_factory=dict)
     guarded: frozenset[str] = frozenset()
     realm: str = "https://auth.example.com/token"
     claimed_digest: str | None = None
@@ -46,6 +60,8 @@ class Registries:
             raise AssertionError(f"asked {url}")
         if url.startswith(self.realm):
             return _answer(200, json.dumps({"token": TOKEN}).encode())
+        if url in self.pages:
+            return _answer(200, self.pages[url])
         if url in self.indexes:
             return _answer(200, yaml.safe_dump(self.indexes[url]).encode())
         path, _, tag = parts.path.removeprefix("/v2/").rpartition("/manifests/")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -14,20 +15,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infra.catalog import CATALOG
+from infra.catalog.facts import UnresolvedCommit, UnresolvedMerge
 from infra.config.faults import EnvironmentFault
+from infra.config.image_arguments import unresolved_arguments
 from infra.config.loader import load
 from infra.config.pins import Kubectl, Pins, load_pins
 from infra.config.plan import Plan, build_plan
 from infra.operations.lock import LockError, lock_text, newest_kubectl, resolve
 from tests.shipped import unpinned_plan_of
 
-from .registries import Registries, chart_manifest, manifest, sha256, unreachable
+from .registries import Registries, advertised, chart_manifest, manifest, packets, sha256, unreachable
 from .scripted import refused, scripted
 
 ROOT = Path(__file__).resolve().parents[3]
 NOW = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 DIGEST = "ab" * 32
 IMAGE = manifest(manifests=[])
+COMMIT = "cd" * 20
 
 
 @pytest.fixture(scope="module")
@@ -116,8 +120,18 @@ class Account:
 
 
 def all_registries() -> Registries:
-    """Every image and chart of the catalog, at the versions of Kubernetes 1.35; NVIDIA's want a token."""
-    known = Registries(guarded=frozenset({"nvcr.io"}))
+    """Every image, chart and open commit of the catalog, at the versions of Kubernetes 1.35; NVIDIA's want a token."""
+    known = Registries(guarded=frozenset({"nvcr.io", "registry-1.docker.io"}))
+    for stack in CATALOG.software.values():
+        base = stack.base_image
+        known.manifests[f"registry-1.{base.repository}:{base.tag}"] = IMAGE
+        for pin in unresolved_arguments(stack, CATALOG.image_sources[stack.name]).values():
+            if isinstance(pin, UnresolvedCommit):
+                page = f"{pin.repository}.git/info/refs?service=git-upload-pack"
+                known.pages[page] = known.pages.get(page, advertised({}))[:-4] + packets({pin.ref: COMMIT}) + b"0000"
+            elif isinstance(pin, UnresolvedMerge):
+                page = f"https://api.github.com/repos/{pin.repository}/pulls/{pin.number}"
+                known.pages[page] = json.dumps({"merged": True, "merge_commit_sha": COMMIT}).encode()
     for image in CATALOG.images.values():
         if not image.in_eks_registry:
             known.manifests[f"{image.repository}:{image.tag_for('1.35')}"] = IMAGE
@@ -129,6 +143,28 @@ def all_registries() -> Registries:
             index = known.indexes.setdefault(f"{chart.repository.rstrip('/')}/index.yaml", {"entries": {}})
             index["entries"][chart.chart] = [{"version": chart.version, "digest": DIGEST}]
     return known
+
+
+def test_every_open_build_argument_of_the_plans_stack_is_looked_up(plan: Plan) -> None:
+    pins, lines = Account().resolve(plan)
+    open_ones = unresolved_arguments(CATALOG.software[plan.software], CATALOG.image_sources[plan.software])
+    assert len(open_ones) >= 3
+    wanted = {name: f"sha256:{sha256(IMAGE)}" if name == "BASE_DIGEST" else COMMIT for name in open_ones}
+    assert pins.build == {plan.software: wanted}
+    assert all(any(line.startswith(f"build argument {name}: ") for line in lines) for name in open_ones)
+
+
+def test_a_build_argument_that_cannot_be_had_stays_open_and_is_said(plan: Plan) -> None:
+    account = Account()
+    pin = unresolved_arguments(CATALOG.software[plan.software], CATALOG.image_sources[plan.software])["SGLANG_REF"]
+    assert isinstance(pin, UnresolvedCommit)
+    account.registries.pages[f"{pin.repository}.git/info/refs?service=git-upload-pack"] = advertised({"HEAD": COMMIT})
+    pins, lines = account.resolve(plan)
+    assert "SGLANG_REF" not in pins.build[plan.software]
+    assert "FRAMEWORK_REF" in pins.build[plan.software]
+    (warning,) = [line for line in lines if line.startswith("warning: build argument SGLANG_REF")]
+    assert pin.ref in warning
+    assert pin.command in warning
 
 
 def test_every_unresolved_pin_of_a_plan_is_looked_up(plan: Plan) -> None:
