@@ -21,6 +21,8 @@ def listening_socket(
     end = clock() + seconds
     while True:
         try:
+            # create_server turns this error into one that cannot be told from others.
+            socket.getaddrinfo(host, port)
             return socket.create_server((host, port), backlog=BACKLOG)
         except socket.gaierror:
             if clock() >= end:

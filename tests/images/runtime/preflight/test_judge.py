@@ -1,0 +1,231 @@
+"""A healthy node passes, and each fault is told apart from every other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from moerl_runtime.preflight.check import exit_code
+from moerl_runtime.preflight.judge import between_nodes
+
+from tests.images.runtime.preflight.nodes import (
+    ENGINE_OF_HALF_A_NODE,
+    PLUGIN,
+    TYPES,
+    Breaks,
+    FakeNode,
+    causes,
+    checks_of,
+    healthy,
+    wanted,
+)
+
+
+def edit(path: str, old: str, new: str) -> Breaks:
+    def change(node: FakeNode) -> None:
+        text = (node.root / path).read_text(encoding="utf-8")
+        assert old in text
+        node.write(path, text.replace(old, new))
+
+    return change
+
+
+def answer(program: str, old: str, new: str, count: int = -1) -> Breaks:
+    def change(node: FakeNode) -> None:
+        ran = node.answers[program]
+        assert ran is not None
+        assert old in ran.output
+        node.say(program, ran.output.replace(old, new, count))
+
+    return change
+
+
+def without_infiniband(keep: int) -> Breaks:
+    def change(node: FakeNode) -> None:
+        for device in sorted((node.root / "sys/class/infiniband").iterdir())[keep:]:
+            node.remove(*(str(file.relative_to(node.root)) for file in (device / "device").iterdir()))
+            (device / "device").rmdir()
+            device.rmdir()
+
+    return change
+
+
+def without_uverbs(keep: int) -> Breaks:
+    def change(node: FakeNode) -> None:
+        for file in sorted((node.root / "dev/infiniband").iterdir())[keep:]:
+            file.unlink()
+
+    return change
+
+
+def variable(name: str, value: str | None) -> Breaks:
+    def change(node: FakeNode) -> None:
+        node.variables.pop(name, None)
+        if value is not None:
+            node.variables[name] = value
+
+    return change
+
+
+SMI, SMI_Q, FI, FI_VERSION, NM = (
+    "nvidia-smi --query-gpu",
+    "nvidia-smi -q",
+    "/opt/amazon/efa/bin/fi_info -p",
+    "/opt/amazon/efa/bin/fi_info --version",
+    "nm -D --defined-only",
+)
+NO_DATA = "fi_getinfo: -61 (No data available)\n"
+
+FAULTS: dict[str, tuple[Breaks, list[str]]] = {
+    "no driver": (lambda node: node.say(SMI, None), ["nvidia-driver-missing"]),
+    "driver does not answer": (
+        lambda node: node.say(SMI, "NVIDIA-SMI has failed because it couldn't communicate\n", 9),
+        ["nvidia-driver-missing"],
+    ),
+    "a GPU has gone": (lambda node: node.say(SMI, _cut(node, SMI)), ["gpu-count"]),
+    "another GPU": (answer(SMI, "H200", "A100"), ["gpu-model"]),
+    "part of a GPU": (answer(SMI, "143771", "71680"), ["gpu-memory"]),
+    "memory errors": (answer(SMI, "Enabled, 0", "Enabled, 3", 1), ["gpu-ecc-errors"]),
+    "old NVIDIA driver": (answer(SMI, "580.159.03", "575.57.08"), ["nvidia-driver-old"]),
+    "fabric manager": (
+        answer(SMI_Q, ": Completed\n        Status                                         : Success", ": In Progress"),
+        ["fabric-manager"],
+    ),
+    "EFA absent": (without_infiniband(0), ["efa-absent"]),
+    "EFA partial": (without_infiniband(15), ["efa-partial"]),
+    "EFA not given": (without_uverbs(0), ["efa-pod-absent"]),
+    "EFA given in part": (without_uverbs(8), ["efa-pod-partial"]),
+    "EFA module missing": (lambda node: node.remove("sys/module/efa/version"), ["efa-module-missing"]),
+    "old EFA driver": (lambda node: node.write("sys/module/efa/version", "3.1.0g\n"), ["efa-driver-old"]),
+    "sockets": (lambda node: node.say(FI, NO_DATA, 61), ["sockets-fallback"]),
+    "provider offers a part": (answer(FI, "rdmap83s0", "rdmap94s0"), ["efa-partial", "efa-direct-missing"]),
+    "no efa-direct": (answer(FI, "fabric: efa-direct", "fabric: efa"), ["efa-direct-missing"]),
+    "old libfabric": (answer(FI_VERSION, "2.6.0", "2.4.0"), ["libfabric-old"]),
+    "no libfabric": (lambda node: node.say(FI, None), ["libfabric-missing"]),
+    "gdrdrv missing": (lambda node: node.remove("sys/module/gdrdrv/version"), ["gdrdrv-missing"]),
+    "old gdrdrv": (lambda node: node.write("sys/module/gdrdrv/version", "2.4\n"), ["gdrdrv-old"]),
+    "no gdrdrv device": (lambda node: node.remove("dev/gdrdrv"), ["gdrdrv-device-missing"]),
+    "no peer mapping": (edit("proc/driver/nvidia/params", "PeerMappingOverride=1;", ""), ["peer-mapping"]),
+    "memlock": (edit("proc/self/status", "CapEff:\t0000000000004000", "CapEff:\t0000000000000000"), ["memlock"]),
+    "no plugin": (lambda node: node.remove(PLUGIN), ["sockets-fallback"]),
+    "plugin with proxy alone": (answer(NM, "ncclGinPlugin_v14", "ncclNetPlugin_v9"), ["proxy-only"]),
+    "plugin without GIN": (answer(NM, "ncclGinPlugin", "ncclNetPlugin"), ["plugin-without-gin"]),
+    "plugin unreadable": (lambda node: node.say(NM, "nm: file format not recognized\n", 1), ["plugin-unreadable"]),
+    "proxy asked for": (variable("NCCL_GIN_TYPE", "2"), ["proxy-instead-of-gda"]),
+    "type unset": (variable("NCCL_GIN_TYPE", None), ["proxy-instead-of-gda"]),
+    "type without its pair": (variable("NCCL_SYM_GIN_KERNELS_ENABLE", None), ["variables", "gin-pair"]),
+    "no network named": (variable("NCCL_NET", None), ["sockets-fallback"]),
+    "cuMem off": (variable("NCCL_CUMEM_ENABLE", "0"), ["variables", "cumem-off"]),
+    "another interface": (variable("NCCL_SOCKET_IFNAME", "eth0"), ["variables"]),
+}
+
+
+def _lines(node: FakeNode, program: str) -> list[str]:
+    ran = node.answers[program]
+    assert ran is not None
+    return ran.output.splitlines(keepends=True)
+
+
+def _cut(node: FakeNode, program: str) -> str:
+    return "".join(_lines(node, program)[:-1])
+
+
+@pytest.mark.parametrize("type_name", TYPES)
+def test_a_healthy_node_of_each_type_passes_as_trainer_and_as_job(type_name: str, tmp_path: Path) -> None:
+    for place, whole in enumerate((True, False)):
+        needs = wanted(type_name, whole_node=whole)
+        assert needs.pod_efa == {"p5": 32, "p5en": 16, "p6-b200": 8}[type_name]
+        (tmp_path / str(place)).mkdir()
+        node = healthy(tmp_path / str(place), type_name, needs)
+        checks = checks_of(node, needs)
+        assert [check.line() for check in checks if check.status in ("failed", "warning")] == []
+        assert exit_code(checks) == 0
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_has_its_own_cause(fault: str, tmp_path: Path) -> None:
+    needs = wanted("p5en")
+    node = healthy(tmp_path, "p5en", needs)
+    damage, expected_causes = FAULTS[fault]
+    damage(node)
+    checks = checks_of(node, needs)
+    assert causes(checks) == expected_causes
+    assert exit_code(checks) == 1
+    for check in checks:
+        if check.status == "failed":
+            assert check.found
+            assert check.needed
+            assert check.fix.endswith(".")
+
+
+def test_shared_memory_and_huge_pages_of_the_pod_count_not_those_of_the_node(tmp_path: Path) -> None:
+    needs = wanted("p5en")
+    node = healthy(tmp_path, "p5en", needs)
+    assert causes(checks_of(node, needs, shm_mib=64)) == ["shared-memory"]
+    node.write("proc/meminfo", "HugePages_Free: 100\nHugepagesize: 2048 kB\n")
+    assert causes(checks_of(node, needs)) == ["huge-pages"]
+
+
+def test_warnings_do_not_fail(tmp_path: Path) -> None:
+    needs = wanted("p5en")
+    node = healthy(tmp_path, "p5en", needs)
+    answer(SMI, "Enabled", "Disabled")(node)
+    for device in (node.root / "sys/class/infiniband").iterdir():
+        (device / "device/p2p").write_text("NONE\n", encoding="utf-8")
+    checks = checks_of(node, needs)
+    assert causes(checks, "warning") == ["gpu-ecc-off", "efa-peer-memory"]
+    assert exit_code(checks) == 0
+
+
+def test_proxy_nodes_need_no_gpu_direct_driver(tmp_path: Path) -> None:
+    needs = wanted("p5")
+    node = healthy(tmp_path, "p5", needs)
+    node.write("sys/module/efa/version", "2.17.3\n")
+    answer(NM, "ncclGinPlugin_v14", "ncclNetPlugin_v9")(node)
+    assert causes(checks_of(node, needs)) == []
+    node.write("sys/module/gdrdrv/version", "2.4\n")
+    assert causes(checks_of(node, needs)) == ["gdrdrv-old"]
+
+
+def test_an_unmounted_or_read_only_cache_is_told_from_a_writable_one(tmp_path: Path) -> None:
+    needs = wanted("p5en")
+    node = healthy(tmp_path, "p5en", needs)
+    (node.root / "jit").rmdir()
+    assert [check.status for check in checks_of(node, needs) if check.name == "node cache"] == ["skipped"]
+    (node.root / "jit").mkdir()
+    assert [check.status for check in checks_of(node, needs) if check.name == "node cache"] == ["ok"]
+    assert list((node.root / "jit").iterdir()) == []
+
+
+def test_a_cpu_pool_and_a_pod_without_efa_get_a_shorter_list(tmp_path: Path) -> None:
+    cpu = wanted("p5en", "system")
+    bare = FakeNode(root=tmp_path, answers={})
+    checks = checks_of(bare, cpu)
+    assert {check.status for check in checks} == {"skipped"}
+    assert exit_code(checks) == 0
+    half = wanted(
+        "p5en",
+        "rollout",
+        whole_node=False,
+        changes=ENGINE_OF_HALF_A_NODE,
+    )
+    assert (half.gpus, half.pod_efa, half.node_efa) == (4, 0, 16)
+    (tmp_path / "half").mkdir()
+    node = healthy(tmp_path / "half", "p5en", half)
+    node.say(SMI, "".join(_lines(node, SMI)[:4]))
+    without_uverbs(0)(node)
+    names = {check.name for check in checks_of(node, half)}
+    assert causes(checks_of(node, half)) == []
+    assert not names & {
+        "EFA driver",
+        "gdrdrv module",
+        "locked memory",
+        "OFI plugin for NCCL",
+        "communication variables",
+    }
+
+
+def test_what_needs_two_nodes_names_the_jobs_that_prove_it() -> None:
+    assert between_nodes(wanted("p5en")).found == "needs two nodes: job nccl-trainer"
+    assert between_nodes(wanted("p5en", "rollout")).found == "needs two nodes: job nccl-rollout and job deepep-rollout"
+    assert between_nodes(wanted("p5en", "system")).found == "this pool's pods work alone"
