@@ -1,7 +1,7 @@
 #!/bin/bash
 # Builds DeepEP at its commit into /wheels; the commit shows in the version.
 # Use: build-deepep.sh SOURCES, a working tree (checkout.sh)
-# Needs: CUDA_ARCHS ("9.0;10.0"); NCCL at /opt/nccl (install-nccl.sh), NVSHMEM (install-nvshmem.sh)
+# Needs: CUDA_ARCHS ("9.0;10.0"); NCCL at /opt/nccl (install-nccl.sh), NVSHMEM (install-libraries.sh)
 set -euo pipefail
 
 mkdir -p /wheels

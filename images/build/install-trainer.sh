@@ -9,8 +9,11 @@ miles=$1 megatron=$2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 pip list --format freeze --exclude-editable >"$work/all"
+# Held are the engine's packages; not what is installed here, nor libraries that differ from what torch asks for, which no
+# resolution would fit: install-libraries.sh and install-nccl.sh put those back afterwards.
 grep -iE '^(torch|triton|nvidia-|cuda-|sglang|sgl-|flashinfer|transformers|numpy|apache-tvm-ffi)' "$work/all" \
-  | grep -viE '^(sglang-router|nvidia-modelopt|torch-memory-saver|torch_memory_saver)=' >"$work/constraints"
+  | grep -viE '^(sglang-router|nvidia-modelopt|torch-memory-saver|torch_memory_saver)=|^nvidia-(nccl|nvshmem|cudnn)-cu' \
+    >"$work/constraints"
 keep() { pip install --no-cache-dir --constraint "$work/constraints" "$@"; }
 
 pip uninstall --yes --quiet transformer-engine transformer-engine-torch transformer-engine-cu12 transformer-engine-cu13

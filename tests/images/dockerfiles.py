@@ -192,9 +192,11 @@ def _order(dockerfile: Dockerfile) -> Iterator[str]:
     def last(fits: str) -> int:
         return max((place for place, run in enumerate(runs) if re.search(fits, run.command)), default=-1)
 
-    pip = [place for place, run in enumerate(runs) if _changes_packages(run) and "install-nccl.sh" not in run.scripts]
-    if last("install-nccl.sh") < max(pip, default=-1):
+    pip = max(place for place, run in enumerate(runs) if _changes_packages(run))
+    if not runs[pip].command.endswith("/install-nccl.sh"):
         yield "NCCL is not pinned again after the last pip step"
+    if "NVSHMEM" in dockerfile.defaults and "install-libraries.sh" not in runs[pip].scripts:
+        yield "cuDNN and NVSHMEM are not pinned again after the last pip step"
     if last("install-efa.sh") < last("remove-conflicts.sh"):
         yield "EFA is installed before what conflicts with it is removed"
     if -1 < last(r"wheels/deep_ep") < last("install-sglang.sh"):

@@ -51,11 +51,14 @@ def test_no_dockerfile_walks_into_a_known_trap(stack: Software) -> None:
 
 
 GDA = TEXTS["efa-gda"]
-NCCL_MOUNT = "--mount=type=bind,source=build/install-nccl.sh,target=/mnt/build/install-nccl.sh"
-AGAIN = f"RUN {NCCL_MOUNT} \\\n    /mnt/build/install-nccl.sh\n"
+AGAIN = " && /mnt/build/install-nccl.sh\n"
 LAST_PIN = GDA.rindex(AGAIN)
 MUTATIONS = {
-    "NCCL is not pinned again": GDA[:LAST_PIN] + GDA[LAST_PIN + len(AGAIN) :],
+    "NCCL is not pinned again": GDA[:LAST_PIN] + "\n" + GDA[LAST_PIN + len(AGAIN) :],
+    "NCCL is not pinned again after": GDA.replace(
+        "install-libraries.sh && /mnt/build/install-nccl.sh", "install-nccl.sh && /mnt/build/install-libraries.sh"
+    ),
+    "cuDNN and NVSHMEM are not": GDA.replace("/mnt/build/install-libraries.sh && ", ""),
     "the last instruction is not the check": GDA + "RUN true\n",
     "may shadow an installed package": GDA.replace("WORKDIR /opt/moerl", "WORKDIR /src/deepep"),
     "is not declared in stage image": GDA.replace("ARG TILELANG\n", ""),
@@ -213,7 +216,7 @@ def test_deepep_is_built_for_the_pools_against_the_one_nccl_and_linked_by_paths_
     assert "EP_NCCL_ROOT_DIR=/opt/nccl" in text
     assert "LIBRARY_PATH=/opt/nccl/lib:$nvshmem/lib:/usr/local/cuda/lib64/stubs" in text
     assert "--no-build-isolation" in text
-    nccl, nvshmem = code("install-nccl.sh"), code("install-nvshmem.sh")
+    nccl, nvshmem = code("install-nccl.sh"), code("install-libraries.sh")
     # Neither package has the name that DeepEP links by.
     assert 'ln -sf libnccl.so.2 "$root/lib/libnccl.so"' in nccl
     assert 'ln -sf "$(basename "$host")" "$lib/libnvshmem_host.so"' in nvshmem

@@ -271,7 +271,7 @@ def _deepep(wanted: Capabilities, seen: Observed) -> Iterator[Check]:
         seen.packages.get(nvshmem) == wanted.nvshmem,
         found=seen.packages.get(nvshmem, "none"),
         needed=wanted.nvshmem,
-        fix="DeepEP is linked to it: run build/install-nvshmem.sh before build/build-deepep.sh.",
+        fix="DeepEP is linked to it: run build/install-libraries.sh before build/build-deepep.sh.",
     )
     found = loaded(seen.probe) or {}
     path = str(found.get("deep_ep"))
