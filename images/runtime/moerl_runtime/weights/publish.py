@@ -12,6 +12,7 @@ next call. Where it is local to each node, every node stores its own files and r
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +25,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from moerl_runtime import protocol, store
 from moerl_runtime.faults import RuntimeFault
-from moerl_runtime.weights import delta, retain, transfer
+from moerl_runtime.weights import delta, retain, safetensors, transfer
 from moerl_runtime.weights.manifest import (
     File,
     Kind,
@@ -160,6 +161,7 @@ class Publisher:
         self._base = base
         manifest = None
         if resumed:
+            _require_whole(base)
             manifest = version_key(self._prefix, self._attempt, 0)
             self._store(base, transferred_names(base), self._manifest(0, "full", None, ()), manifest)
         self._anchor, self._anchor_version = manifest, 0
@@ -249,13 +251,10 @@ class Publisher:
             raise
 
     def _surface(self) -> None:
+        """Raises what failed, at this call and at every later one."""
         ended = [future for future in self._running if future.done()]
         for future in ended:
             future.result()
-        if self._broken.is_set():
-            raise RuntimeFault(
-                "weights", self._published, "is the last version published: a later one failed", "Resume."
-            )
         self._running = [future for future in self._running if future not in ended]
 
     def _publish(self, version_dir: Path, version: int, kind: Kind, base: int | None) -> None:
@@ -264,6 +263,8 @@ class Publisher:
             self._follows(version_dir, version, base, names)
         elif version <= self._published:
             raise RuntimeFault("version", version, f"is not after {self._published}", "Give versions in order.")
+        else:
+            _require_whole(version_dir)
         key = version_key(self._prefix, self._attempt, version)
         self._store(version_dir, names, self._manifest(version, kind, base, ()), key)
         if kind == "delta":
@@ -363,8 +364,9 @@ class Publisher:
         if version - self._anchor_version < self._anchor_every or self._base is None:
             return
         try:
+            _require_whole(directory)
             wrong = delta.difference(directory, self._base, self._checksums, self._checksum_format)
-        except OSError as error:
+        except (OSError, RuntimeFault) as error:
             wrong = f"it cannot be read: {error}"
         if wrong:
             self._report(f"weights: {directory} is not version {version}, so it is no anchor: {wrong}")
@@ -372,6 +374,20 @@ class Publisher:
         key = anchor_key(self._prefix, self._attempt, version)
         self._store(directory, transferred_names(directory), self._manifest(version, "full", None, ()), key)
         self._anchor, self._anchor_version = key, version
+
+
+def _require_whole(directory: Path) -> None:
+    """Raises RuntimeFault for a directory that an engine could not load as a whole model."""
+    there = set(safetensors.tensor_files(directory))
+    index = directory / INDEX_NAME
+    listed = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()) if index.is_file() else there
+    if not there or listed != there:
+        raise RuntimeFault(
+            "version_dir",
+            str(directory),
+            f"has {sorted(there)} and its index {sorted(listed)}",
+            "Export the model again.",
+        )
 
 
 def transferred_names(directory: Path) -> list[str]:

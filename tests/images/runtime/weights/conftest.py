@@ -1,0 +1,16 @@
+"""Deltas are tested with the zstandard that is installed, and with a stand-in where none is."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+import pytest
+
+from . import zstandard_standin
+
+
+@pytest.fixture(autouse=True)
+def _zstandard(monkeypatch: pytest.MonkeyPatch) -> None:
+    if importlib.util.find_spec("zstandard") is None:
+        monkeypatch.setitem(sys.modules, "zstandard", zstandard_standin)

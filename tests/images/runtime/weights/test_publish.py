@@ -1,0 +1,416 @@
+"""The pointer never goes back, one of two publishers has it, and what is published is whole."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from moerl_runtime import protocol
+from moerl_runtime.faults import RuntimeFault
+from moerl_runtime.protocol import Attempt, Current
+from moerl_runtime.weights import manifest, publish, safetensors
+from moerl_runtime.weights.publish import Fenced, Publisher, Share
+
+from tests.images.runtime.checkpoint.fake_s3 import BUCKET, FakeS3
+
+from .bed import BASE, PREFIX, RUN, S3, Node, State, Trainer, changed, current, state_of, write_delta, write_whole
+
+
+def to(attempt: int, version: int, run: str = RUN) -> Current:
+    of = Attempt(run=run, number=attempt)
+    return Current(
+        run=run,
+        attempt=attempt,
+        version=version,
+        manifest=manifest.version_key(PREFIX, of, version) if version else None,
+    )
+
+
+@given(moves=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4), st.booleans()), max_size=20))
+def test_the_pointer_never_goes_back(moves: list[tuple[int, int, bool]]) -> None:
+    s3 = S3(FakeS3())
+    seen = (0, -1)
+    for attempt, version, begin in moves:
+        try:
+            publish.move_current(s3, BUCKET, PREFIX, to(attempt, version), begin=begin)
+        except RuntimeFault:
+            assert (attempt, version) < seen
+        else:
+            assert (attempt, version) >= seen
+            seen = (attempt, version)
+        found = publish.read_current(s3, BUCKET, PREFIX)
+        assert found is not None
+        assert (found.current.attempt, found.current.version) == seen
+
+
+def test_an_older_attempt_is_told_that_it_has_been_replaced() -> None:
+    s3 = S3(FakeS3())
+    publish.move_current(s3, BUCKET, PREFIX, to(2, 0), begin=True)
+    with pytest.raises(Fenced, match="replaced by attempt 2"):
+        publish.move_current(s3, BUCKET, PREFIX, to(1, 7), begin=False)
+
+
+def test_another_run_takes_over_by_beginning_and_in_no_other_way() -> None:
+    s3 = S3(FakeS3())
+    publish.move_current(s3, BUCKET, PREFIX, to(3, 5), begin=False)
+    with pytest.raises(Fenced, match="replaced by run"):
+        publish.move_current(s3, BUCKET, PREFIX, to(1, 1, "trainer-new"), begin=False)
+    publish.move_current(s3, BUCKET, PREFIX, to(1, 0, "trainer-new"), begin=True)
+    with pytest.raises(Fenced):
+        publish.move_current(s3, BUCKET, PREFIX, to(3, 6), begin=False)
+
+
+def test_a_write_whose_answer_was_lost_is_known_as_ones_own() -> None:
+    s3 = S3(FakeS3())
+    publish.move_current(s3, BUCKET, PREFIX, to(1, 0), begin=True)
+    s3.repeat_at = s3.calls + 1
+    publish.move_current(s3, BUCKET, PREFIX, to(1, 1), begin=False)
+    assert current(s3) == to(1, 1)
+
+
+def test_an_unchanged_pointer_is_not_read_again() -> None:
+    s3 = S3(FakeS3())
+    assert publish.read_current(s3, BUCKET, PREFIX) is None
+    publish.move_current(s3, BUCKET, PREFIX, to(1, 0), begin=True)
+    found = publish.read_current(s3, BUCKET, PREFIX)
+    assert found is not None
+    assert publish.read_current(s3, BUCKET, PREFIX, found.etag) is None
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_two_publishers_in_a_race_the_newer_attempt_wins(tmp_path: Path, first: int) -> None:
+    """Whoever comes first; and the loser is fenced at its next move."""
+    service = FakeS3()
+    old, new = (Trainer(S3(service), tmp_path, attempt=number) for number in (1, 2))
+    old.begin()
+    for number in (first, 1 - first):
+        if number == 0:
+            old.step()
+        else:
+            new.begin()
+            break
+    with pytest.raises(Fenced):
+        old.step()
+    assert (current(S3(service)).attempt, current(S3(service)).version) == (2, 0)
+    with pytest.raises(RuntimeFault):
+        old.step()
+
+
+def test_threads_that_race_leave_the_highest() -> None:
+    service, barrier = FakeS3(), threading.Barrier(8)
+    lock = threading.Lock()
+
+    class Serial(S3):
+        """The fake's dictionaries, one call at a time; S3 does the same per key."""
+
+        def __getattr__(self, name: str):  # type: ignore[no-untyped-def]
+            call = super().__getattr__(name)
+
+            def alone(**arguments: object) -> object:
+                with lock:
+                    return call(**arguments)
+
+            return alone
+
+    lost: list[int] = []
+
+    def move(attempt: int) -> None:
+        barrier.wait()
+        try:
+            publish.move_current(Serial(service), BUCKET, PREFIX, to(attempt, 0), begin=True)
+        except Fenced:
+            lost.append(attempt)
+
+    threads = [threading.Thread(target=move, args=(attempt,)) for attempt in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert current(S3(service)).attempt == 8
+    assert 8 not in lost
+
+
+def test_engines_of_a_first_attempt_begin_with_the_base_model_that_they_have(tmp_path: Path) -> None:
+    s3 = S3(FakeS3())
+    trainer, node = Trainer(s3, tmp_path), Node(tmp_path)
+    trainer.begin()
+    assert current(s3) == to(1, 0)
+    assert node.bring(s3, current(s3)) == node.base
+
+
+def test_engines_of_a_resumed_attempt_begin_with_the_resumed_step_not_with_the_base_model(tmp_path: Path) -> None:
+    s3 = S3(FakeS3())
+    resumed = changed(BASE, 9)
+    trainer, node = Trainer(s3, tmp_path, attempt=2, base=resumed), Node(tmp_path)
+    trainer.begin(resumed=True)
+    directory = node.bring(s3, current(s3))
+    assert state_of(directory) == resumed
+    trainer.step()
+    assert state_of(node.bring(s3, current(s3))) == trainer.states[1]
+
+
+def test_a_version_that_does_not_follow_ends_the_run(tmp_path: Path) -> None:
+    s3 = S3(FakeS3())
+    trainer = Trainer(s3, tmp_path)
+    trainer.begin()
+    folder = write_delta(tmp_path / "weight_v000002", BASE, changed(BASE, 2), 2)
+    trainer.publisher.enqueue(folder, 2, "delta", 1)
+    with pytest.raises(RuntimeFault, match="does not follow version 0"):
+        trainer.publisher.flush(30.0)
+    assert current(s3).version == 0
+    with pytest.raises(RuntimeFault, match="does not follow version 0"):
+        trainer.step()
+
+
+def test_a_directory_that_misses_a_file_of_its_index_is_not_published(tmp_path: Path) -> None:
+    s3 = S3(FakeS3())
+    trainer = Trainer(s3, tmp_path)
+    trainer.begin()
+    folder = write_delta(tmp_path / "weight_v000001", BASE, changed(BASE, 1), 1)
+    next(folder.glob("*.safetensors")).unlink()
+    trainer.publisher.enqueue(folder, 1, "delta", 0)
+    with pytest.raises(RuntimeFault, match="instead of"):
+        trainer.publisher.flush(30.0)
+
+
+def test_a_directory_without_a_whole_model_is_no_version(tmp_path: Path) -> None:
+    s3 = S3(FakeS3())
+    trainer = Trainer(s3, tmp_path)
+    trainer.begin()
+    whole = write_whole(tmp_path / "whole", BASE)
+    index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00003-of-00003.safetensors"}}
+    (whole / safetensors.INDEX_NAME).write_text(json.dumps(index), encoding="utf-8")
+    for directory in (tmp_path / "nowhere", whole):
+        with pytest.raises(RuntimeFault, match="and its index"):
+            publish._require_whole(directory)
+    trainer.publisher.enqueue(tmp_path / "nowhere", 1, "full", None)
+    with pytest.raises(RuntimeFault, match="and its index"):
+        trainer.publisher.flush(30.0)
+    assert current(s3).version == 0
+
+
+def test_a_failure_surfaces_at_every_later_call_and_stops_what_waits(tmp_path: Path) -> None:
+    def fails(operation: str) -> None:
+        if operation == "upload_file":
+            raise OSError("no route to host")
+
+    s3 = S3(FakeS3(), fails)
+    trainer = Trainer(s3, tmp_path)
+    trainer.begin()
+    first = write_delta(tmp_path / "v1", BASE, changed(BASE, 1), 1)
+    trainer.publisher.enqueue(first, 1, "delta", 0)
+    with pytest.raises(OSError, match="no route"):
+        trainer.publisher.flush(30.0)
+    for _ in range(2):
+        with pytest.raises(OSError, match="no route"):
+            trainer.publisher.enqueue(first, 2, "delta", 1)
+        with pytest.raises(OSError, match="no route"):
+            trainer.publisher.offer_anchor(trainer.base, 2)
+    assert first.is_dir()
+
+
+def test_a_lost_lease_stops_publication_before_the_pointer(tmp_path: Path) -> None:
+    held = [True]
+
+    def check() -> None:
+        if not held[0]:
+            raise RuntimeFault("lease", "run", "is lost", "End.")
+
+    s3 = S3(FakeS3())
+    trainer = Trainer(s3, tmp_path, check=check)
+    trainer.begin()
+    trainer.step()
+    held[0] = False
+    with pytest.raises(RuntimeFault, match="is lost"):
+        trainer.step()
+    assert current(s3).version == 1
+
+
+def test_a_flush_does_not_wait_beyond_its_deadline(tmp_path: Path) -> None:
+    gate = threading.Event()
+    s3 = S3(FakeS3(), lambda operation: gate.wait(30) and None if operation == "upload_file" else None)
+    trainer = Trainer(s3, tmp_path)
+    trainer.begin()
+    trainer.publisher.enqueue(write_delta(tmp_path / "v1", BASE, changed(BASE, 1), 1), 1, "delta", 0)
+    with pytest.raises(RuntimeFault, match="still not published"):
+        trainer.publisher.flush(0.0)
+    gate.set()
+    trainer.publisher.flush(30.0)
+    assert trainer.publisher.published == 1
+
+
+def test_what_is_published_leaves_the_trainer_s_disk(tmp_path: Path) -> None:
+    trainer = Trainer(S3(FakeS3()), tmp_path)
+    trainer.begin()
+    trainer.step(anchor=True)
+    assert list((trainer.folder / "published").iterdir()) == []
+    assert (trainer.folder / "hf" / "1").is_dir()
+
+
+def test_an_anchor_shortens_the_way_to_later_versions(tmp_path: Path) -> None:
+    s3 = S3(FakeS3())
+    trainer, node = Trainer(s3, tmp_path, anchor_every=2), Node(tmp_path)
+    trainer.begin()
+    for version in range(1, 6):
+        trainer.step(anchor=version == 4)
+    assert trainer.reported == []
+    assert state_of(node.bring(s3, current(s3))) == trainer.states[5]
+    assert node.versions() == ["000001/00000004", "000001/00000005"]
+
+
+def test_an_anchor_that_came_too_early_is_left_out(tmp_path: Path) -> None:
+    s3 = S3(FakeS3())
+    trainer = Trainer(s3, tmp_path, anchor_every=5)
+    trainer.begin()
+    trainer.step(anchor=True)
+    assert not any("/full/" in key for key in s3._service.objects)
+
+
+@pytest.mark.parametrize("tensor", ["embed", "layers.0.experts.0"])
+def test_an_export_that_is_not_the_version_is_no_anchor(tmp_path: Path, tensor: str) -> None:
+    """A tensor that no delta changed, and one that a delta did."""
+    s3 = S3(FakeS3())
+    trainer, node = Trainer(s3, tmp_path, anchor_every=1), Node(tmp_path)
+    trainer.begin()
+    wrong: State = changed(BASE, 1)
+    wrong[tensor] = bytes(len(wrong[tensor]))
+    trainer.publisher.offer_anchor(write_whole(tmp_path / "hf", wrong), 1)
+    trainer.step()
+    assert len(trainer.reported) == 1
+    assert tensor in trainer.reported[0]
+    trainer.step()
+    assert state_of(node.bring(s3, current(s3))) == trainer.states[2]
+
+
+def test_an_anchor_that_is_gone_is_reported_and_the_run_goes_on(tmp_path: Path) -> None:
+    s3 = S3(FakeS3())
+    trainer = Trainer(s3, tmp_path, anchor_every=1)
+    trainer.begin()
+    trainer.publisher.offer_anchor(tmp_path / "removed", 1)
+    assert trainer.step() == 1
+    assert len(trainer.reported) == 1
+    assert trainer.step() == 2
+
+
+def test_whole_versions_need_no_deltas(tmp_path: Path) -> None:
+    s3 = S3(FakeS3())
+    trainer, node = Trainer(s3, tmp_path), Node(tmp_path)
+    trainer.begin()
+    trainer.step(kind="full")
+    assert trainer.step(kind="full") == 2
+    assert state_of(node.bring(s3, current(s3))) == trainer.states[2]
+    trainer.publisher.enqueue(trainer.base, 2, "full", None)
+    with pytest.raises(RuntimeFault, match="is not after 2"):
+        trainer.publisher.flush(30.0)
+
+
+class Ranks:
+    """Two nodes of a trainer, each with its own disk and its own half of the delta."""
+
+    def __init__(self, s3s: Sequence[S3], folder: Path) -> None:
+        self.publishers = [
+            Publisher(
+                s3,
+                bucket=BUCKET,
+                weights_prefix=PREFIX,
+                attempt=Attempt(run=RUN, number=1),
+                workers=1,
+                report=lambda _: None,
+            )
+            for s3 in s3s
+        ]
+        self.folder = folder
+        self.barrier = threading.Barrier(len(s3s))
+        self.shares: list[Share | None] = [None] * len(s3s)
+
+    def gather(self, rank: int, share: Share) -> list[Share]:
+        self.shares[rank] = share
+        self.barrier.wait(10)
+        found = [each for each in self.shares if each is not None]
+        self.barrier.wait(10)
+        return found
+
+    def publish(self, version: int, old: State, new: State) -> list[BaseException | None]:
+        directories = [self.folder / f"node{rank}" / f"weight_v{version:06d}" for rank in range(2)]
+        whole = write_delta(self.folder / "whole" / str(version), old, new, version)
+        header = safetensors.read_header(next(whole.glob("*.safetensors")))
+        raw = next(whole.glob("*.safetensors")).read_bytes()
+        weight_map = {}
+        for rank, directory in enumerate(directories):
+            directory.mkdir(parents=True)
+            file = f"model-{rank:05d}-of-00002.safetensors"
+            mine = sorted(header.tensors)[rank::2]
+            tensors = {
+                name: ("U8", at.shape, raw[at.offset : at.offset + at.size_bytes])
+                for name, at in header.tensors.items()
+                if name in mine
+            }
+            safetensors.write(directory / file, tensors, {name: header.metadata[name] for name in mine})
+            weight_map |= dict.fromkeys(mine, file)
+        index = (whole / safetensors.INDEX_NAME).read_text(encoding="utf-8")
+        for name, file in weight_map.items():
+            index = index.replace(f'"{name}": "model-00000-of-00001.safetensors"', f'"{name}": "{file}"')
+        (directories[0] / safetensors.INDEX_NAME).write_text(index, encoding="utf-8")
+        raised: list[BaseException | None] = [None, None]
+
+        def rank_of(rank: int) -> None:
+            try:
+                self.publishers[rank].publish_shares(
+                    directories[rank], version, version - 1, rank=rank, gather=lambda share: self.gather(rank, share)
+                )
+            except RuntimeFault as error:
+                raised[rank] = error
+
+        threads = [threading.Thread(target=rank_of, args=(rank,)) for rank in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        return raised
+
+
+def test_shares_of_several_nodes_become_one_version(tmp_path: Path) -> None:
+    service = FakeS3()
+    ranks, node = Ranks([S3(service), S3(service)], tmp_path / "ranks"), Node(tmp_path)
+    ranks.publishers[0].begin(write_whole(tmp_path / "hf", BASE), resumed=False)
+    assert ranks.publish(1, BASE, changed(BASE, 3)) == [None, None]
+    assert ranks.publish(2, changed(BASE, 3), BASE) == [None, None]
+    assert state_of(node.bring(S3(service), current(S3(service)))) == BASE
+    assert list((tmp_path / "ranks" / "node1").iterdir()) == []
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_rank_that_fails_fails_all_and_publishes_nothing(tmp_path: Path, failing: int) -> None:
+    service = FakeS3()
+
+    def fails(operation: str) -> None:
+        if operation == "upload_file":
+            raise RuntimeFault("upload", "x", "failed", "Try again.")
+
+    s3s = [S3(service), S3(service)]
+    s3s[failing] = S3(service, fails)
+    ranks = Ranks(s3s, tmp_path / "ranks")
+    ranks.publishers[0].begin(write_whole(tmp_path / "hf", BASE), resumed=False)
+    raised = ranks.publish(1, BASE, changed(BASE, 3))
+    assert all(isinstance(error, RuntimeFault) for error in raised)
+    assert current(S3(service)).version == 0
+
+
+def test_the_manifest_lists_every_file_with_its_digests(tmp_path: Path) -> None:
+    s3 = S3(FakeS3())
+    trainer = Trainer(s3, tmp_path)
+    trainer.begin()
+    trainer.step()
+    key = current(s3).manifest
+    assert key is not None
+    found = manifest.decode_manifest(s3._service.objects[key].body)
+    folder = manifest.folder_of(key)
+    stored = {name.removeprefix(folder) for name in s3._service.objects if name.startswith(folder)}
+    assert stored - {protocol.MANIFEST_NAME} == {file.name for file in found.files}
+    assert found.base == 0
+    assert found.anchor is None
