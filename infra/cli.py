@@ -259,7 +259,7 @@ def image_build(
     if _embedded():
         why = (
             "the embedded AWS has no container engine, so its builds run nothing. Run this against an account, after"
-            f" `cdk deploy {plan.name}-access {plan.name}-images`."
+            f" `npx cdk deploy access images -c environment={env}`."
         )
         _stop(NOT_HERE, why, as_json)
     arguments = _image_arguments(stack, env, as_json=as_json)

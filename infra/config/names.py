@@ -26,6 +26,10 @@ class Names:
     image_project: str
     image_parameters: str
     """SSM path of the digests of the run's images; `image_parameter` adds the software stack."""
+    ami_pipeline: str
+    """Also the name of what the pipeline is made of: recipe, infrastructure, distribution, log group."""
+    ami_parameter: str
+    """SSM parameter that a bake writes its AMI to; Image Builder's service role writes below `/imagebuilder/` alone."""
     event_log_group: str
     container_log_group: str
     flow_log_group: str
@@ -52,6 +56,8 @@ def names(environment: Environment) -> Names:
         apply_project=f"{name}-apply",
         image_project=f"{name}-image",
         image_parameters=f"/moerl/{name}/image",
+        ami_pipeline=f"{name}-ami",
+        ami_parameter=f"/imagebuilder/{name}/ami",
         event_log_group=f"/aws/events/{name}-capacity",
         container_log_group=f"/aws/containerinsights/{name}/application",
         flow_log_group=f"/aws/vpc/{name}-flow",

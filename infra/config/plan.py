@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from infra.catalog import CATALOG, Catalog, Software
 from infra.catalog.kubernetes import support
+from infra.config.bake_plan import BakePlan, bake_plan
 from infra.config.environment import Environment, PublicEndpoint
 from infra.config.faults import Finding
 from infra.config.names import Names, checkpoint_path, names, partition, queue_url
@@ -104,6 +105,8 @@ class Plan:
     queue: QueuePlan
     names: Names
     tags: Mapping[str, str]
+    bake: BakePlan | None
+    """The AMI that an environment asks to have baked; None when it asks for none."""
     pools: tuple[PoolPlan, ...]
     """In the file's order, the implied system pool first."""
     workload: WorkloadPlan
@@ -185,6 +188,7 @@ def build_plan(
         ),
         names=known,
         tags={"moerl:environment": environment.name, **environment.tags},
+        bake=bake_plan(environment, pins),
         pools=pools,
         workload=workload_plan(environment, pools, catalog),
         addons=addons,

@@ -38,7 +38,7 @@ LUSTRE_SCRIPT = """#!/bin/bash
 for attempt in 1 2 3 4 5; do
   rpm --query --quiet lustre-client || dnf install --assumeyes --quiet lustre-client
   modprobe lustre && exit 0
-  sleep 10
+  sleep "$((attempt * 5))"
 done
 echo "moerl: no Lustre client: pods that mount the FSx file system cannot start on this node" > /dev/console
 exit 1

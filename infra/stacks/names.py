@@ -10,7 +10,8 @@ def stack_names(plan: Plan) -> tuple[str, ...]:
     """CloudFormation names of the plan's stacks, in deploy order."""
     parts = ["network", "storage", "queue", "cluster"]
     parts += [f"pool-{pool.name}" for pool in plan.pools if pool.role != "system"]
-    parts += ["access", "images", "observability", *(["budget"] if plan.budget_monthly_usd else [])]
+    parts += ["access", "images", *(["ami"] if plan.bake else [])]
+    parts += ["observability", *(["budget"] if plan.budget_monthly_usd else [])]
     return tuple(stack_name(plan.name, part) for part in parts)
 
 

@@ -10,6 +10,7 @@ import aws_cdk as cdk
 
 from infra.config.plan import Plan
 from infra.stacks.access import AccessStack
+from infra.stacks.ami import AmiStack
 from infra.stacks.budget import BudgetStack
 from infra.stacks.cluster import ClusterStack
 from infra.stacks.images import ImagesStack
@@ -38,6 +39,7 @@ class Platform:
     pools: tuple[PoolStack, ...]
     access: AccessStack
     images: ImagesStack
+    ami: AmiStack | None
     observability: ObservabilityStack
     budget: BudgetStack | None
 
@@ -66,6 +68,7 @@ def build_platform(app: cdk.App, plan: Plan) -> Platform:
     )
     access = AccessStack(app, plan, network=network, cluster=cluster)
     images = ImagesStack(app, plan)
+    ami = AmiStack(app, plan, plan.bake, network=network) if plan.bake else None
     observability = ObservabilityStack(app, plan, queue=queue, cluster=cluster, pools=pools)
     budget = BudgetStack(app, plan, topic=observability.alerts) if plan.budget_monthly_usd else None
     return Platform(
@@ -76,6 +79,7 @@ def build_platform(app: cdk.App, plan: Plan) -> Platform:
         pools=pools,
         access=access,
         images=images,
+        ami=ami,
         observability=observability,
         budget=budget,
     )

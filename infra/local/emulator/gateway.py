@@ -15,7 +15,7 @@ from .errors import ServiceError
 Handler = Callable[[str, str, dict[str, str], bytes, dict[str, list[str]]], Awaitable[Any]]
 
 # Services whose unregistered operations ministack must not answer: its state knows none of our resources.
-OWN_SERVICES = frozenset({"eks", "fsx"})
+OWN_SERVICES = frozenset({"eks", "fsx", "imagebuilder"})
 SHARED_SERVICES = frozenset({"autoscaling", "cloudwatch", "codebuild", "ec2"})
 _MINISTACK_NAMES = {"cloudwatch": "monitoring"}
 
@@ -26,6 +26,7 @@ raw_path: contextvars.ContextVar[str] = contextvars.ContextVar("moerl_raw_path",
 def install() -> None:
     """Put the registered operations in front of ministack's."""
     router.SERVICE_PATTERNS["fsx"] = {"target_prefixes": ["AWSSimbaAPIService"]}
+    router.SERVICE_PATTERNS["imagebuilder"] = {"host_patterns": [r"imagebuilder\."]}
     for service in OWN_SERVICES | SHARED_SERVICES:
         key = _MINISTACK_NAMES.get(service, service)
         app.SERVICE_HANDLERS[key] = _front(service, app.SERVICE_HANDLERS.get(key))

@@ -1,6 +1,6 @@
 """Imports every module that registers operations or CloudFormation types."""
 
-from . import alarms, autoscaling, budgets, codebuild, dashboards, ec2, eks, fsx, iam, s3, scheduler, sns
+from . import alarms, autoscaling, budgets, codebuild, dashboards, ec2, eks, fsx, iam, imagebuilder, s3, scheduler, sns
 
 __all__ = [
     "alarms",
@@ -12,6 +12,7 @@ __all__ = [
     "eks",
     "fsx",
     "iam",
+    "imagebuilder",
     "s3",
     "scheduler",
     "sns",

@@ -130,6 +130,17 @@ def build_project(source: Source, physical_id: str, _props: Properties) -> Actua
     return Actual(found, {"Arn": raw["arn"]})
 
 
+def _image_builder(operation: str, argument: str, member: str) -> Reader:
+    """Reader of one kind of Image Builder resource, whose physical id is its ARN."""
+
+    def read(source: Source, physical_id: str, _props: Properties) -> Actual:
+        raw = getattr(source.client("imagebuilder"), operation)(**{argument: physical_id})[member]
+        found = pascal(raw, frozenset({"amiTags", "resourceTags", "tags"}))
+        return Actual({**found, "Tags": tag_map(raw.get("tags"))}, {"Arn": raw["arn"], "Name": raw["name"]})
+
+    return read
+
+
 def schedule(source: Source, physical_id: str, props: Properties) -> Actual:
     group = {"GroupName": props["GroupName"]} if "GroupName" in props else {}
     raw = source.client("scheduler").get_schedule(Name=physical_id, **group)
@@ -160,6 +171,15 @@ READERS: dict[str, Reader] = {
     "AWS::CloudWatch::Dashboard": dashboard,
     "AWS::CodeBuild::Project": build_project,
     "AWS::Events::Rule": rule,
+    "AWS::ImageBuilder::Component": _image_builder("get_component", "componentBuildVersionArn", "component"),
+    "AWS::ImageBuilder::DistributionConfiguration": _image_builder(
+        "get_distribution_configuration", "distributionConfigurationArn", "distributionConfiguration"
+    ),
+    "AWS::ImageBuilder::ImagePipeline": _image_builder("get_image_pipeline", "imagePipelineArn", "imagePipeline"),
+    "AWS::ImageBuilder::ImageRecipe": _image_builder("get_image_recipe", "imageRecipeArn", "imageRecipe"),
+    "AWS::ImageBuilder::InfrastructureConfiguration": _image_builder(
+        "get_infrastructure_configuration", "infrastructureConfigurationArn", "infrastructureConfiguration"
+    ),
     "AWS::Logs::LogGroup": log_group,
     "AWS::Logs::MetricFilter": metric_filter,
     "AWS::Logs::ResourcePolicy": log_policy,

@@ -17,10 +17,11 @@ from infra.config.loader import load_text
 from infra.config.plan import Plan, build_plan
 from infra.constructs.acknowledge import acknowledge
 from infra.local.pins import fixture_pins
-from infra.policy.check import check
+from infra.policy.check import check, synthesized
 from infra.policy.nag import nag
 from infra.policy.stacks import Stack
 from infra.stacks.platform import build_app, build_platform
+from tests.shipped import plan_of
 
 ROOT = Path(__file__).parents[3]
 ENVIRONMENTS = sorted(path.stem for path in (ROOT / "environments").glob("*.yaml") if not path.stem.endswith(".lock"))
@@ -59,18 +60,29 @@ def test_cdk_nag_finds_nothing_that_is_not_acknowledged(name: str, plan: Plans, 
         {"kubernetes": {"version": "1.35", "endpoint": {"public_cidrs": ["203.0.113.0/24"]}}},
         {"checkpoints": {"scratch": "fsx", "scratch_gib": 1200}},
         {"checkpoints": {"bucket": "some-checkpoints"}},
+        {"images": {"bake_ami": True}},
     ],
-    ids=["two-zones", "three-zones-reordered", "no-egress", "public-endpoint", "fsx", "adopted-bucket"],
+    ids=["two-zones", "three-zones-reordered", "no-egress", "public-endpoint", "fsx", "adopted-bucket", "baked-ami"],
 )
 def test_findings_stay_acknowledged_in_other_configurations(
     changes: dict[str, dict[str, object]], tmp_path: Path
 ) -> None:
     document = yaml.safe_load((ROOT / "environments" / "starter-p5en.yaml").read_text(encoding="utf-8"))
     for key, value in changes.items():
-        document[key] = {**document[key], **value}
+        document[key] = {**document.get(key, {}), **value}
     loaded = load_text(yaml.safe_dump(document), "changed", pins=fixture_pins("1.35"))
     changed = build_plan(loaded.environment, loaded.pins, loaded.warnings)
     assert nag_findings(changed, tmp_path) == []
+
+
+def test_a_baked_ami_passes_our_rules_and_cfn_lint() -> None:
+    baking = plan_of("starter-p5en", {"images.bake_ami": True})
+    app = build_app()
+    build_platform(app, baking)
+    built = synthesized(app)
+    assert [finding.text("x") for finding in check(built, baking)] == []
+    template = next(stack.template for stack in built if stack.name.endswith("-ami"))
+    assert lint(json.dumps(template), config=ManualArgs(regions=[baking.region])) == []
 
 
 def test_an_unacknowledged_finding_is_reported_on_its_construct(tmp_path: Path) -> None:
