@@ -176,6 +176,9 @@ def build(machine: Machine) -> None:
             "MAX_JOBS": BUILD_JOBS,
             # setup.py names libnccl without saying where it is.
             "LIBRARY_PATH": f"{machine.nccl / 'lib'}:{_cuda_stubs()}",
+            # A compiler that has libstdc++ as an archive alone would put a second copy into the extension, whose locale
+            # facets are not those that the process has: the first use of std::regex, in the JIT, ends in a segfault.
+            "LDFLAGS": "-nostdlib++ -Wl,--no-as-needed -l:libstdc++.so.6",
             "LD_PRELOAD": "",
         },
     )
