@@ -227,6 +227,7 @@ def test_deepep_is_built_for_the_pools_against_the_one_nccl_and_linked_by_paths_
 def test_sources_of_the_kernel_module_are_not_where_the_node_has_its_own() -> None:
     text = code("install-gdrcopy.sh")
     assert '"$prefix/src/gdrdrv"' in text
+    assert '"$prefix/scripts"' in text
     assert "prefix=/opt/gdrcopy" in text
     for stack, parsed in PARSED.items():
         named = "MOERL_GDRDRV_SOURCE=/opt/gdrcopy/src/gdrdrv" in TEXTS[stack]

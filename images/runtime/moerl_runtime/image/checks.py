@@ -224,7 +224,7 @@ def _gdrcopy(wanted: Capabilities, seen: Observed) -> Iterator[Check]:
         "sources of gdrdrv",
         seen.gdrdrv_sources,
         found="present" if seen.gdrdrv_sources else "absent",
-        needed="/opt/gdrcopy/src/gdrdrv/Makefile, which load-gdrdrv builds on nodes without the module",
+        needed="src/gdrdrv and scripts below /opt/gdrcopy, which load-gdrdrv builds on nodes without the module",
         fix="Run build/install-gdrcopy.sh.",
     )
 

@@ -29,11 +29,14 @@ from moerl_runtime.image.contracts import (
     TRAINER_FLAG_PACKAGES,
     ExtensionPoint,
 )
+from moerl_runtime.load_gdrdrv import SCRIPTS
 
 PROGRAM_SECONDS = 300
 DRIVER_STUBS = "usr/local/cuda/lib64/stubs/libcuda.so"
 PLUGIN_FOLDER = "opt/amazon/ofi-nccl"
 EFA_FOLDER = "opt/amazon/efa"
+GDRCOPY_FOLDER = "opt/gdrcopy"
+GDRDRV_FILES = ("src/gdrdrv/Makefile", *(f"scripts/{name}" for name in SCRIPTS))
 EXTENSIONS = (
     "deep_ep/_C*.so",
     "transformer_engine*.so",
@@ -157,7 +160,7 @@ def observe(
     site = packages or Path(sysconfig.get_path("platlib"))
     plugin = next(iter(_files(root / PLUGIN_FOLDER, "libnccl-net-ofi.so")), None)
     verbs = [path for name in ("libibverbs.so.1", "libefa.so.1") if (path := _library(root, name))]
-    gdrapi = _resolved(_files(root / "opt/gdrcopy/lib", "libgdrapi.so*"))
+    gdrapi = _resolved(_files(root / GDRCOPY_FOLDER / "lib", "libgdrapi.so*"))
     watched = [*([plugin] if plugin else []), *gdrapi, *_extensions(site)]
     with _driver(root) as folders:
         ours = [*folders, *_library_folders(site), *([library_path] if library_path else [])]
@@ -180,7 +183,7 @@ def observe(
         },
         linked=linked,
         gdrapi=tuple(gdrapi),
-        gdrdrv_sources=(root / "opt/gdrcopy/src/gdrdrv/Makefile").is_file(),
+        gdrdrv_sources=all((root / GDRCOPY_FOLDER / name).is_file() for name in GDRDRV_FILES),
         compat=tuple(str(path) for path in sorted((root / "usr/local").glob("cuda*/compat"))),
         compiler=run([str(root / "usr/local/cuda/bin/nvcc"), "--version"], {}),
         checkouts={path: run(["git", "-C", path, "rev-parse", "HEAD"], {}) for path in capabilities.checkouts},

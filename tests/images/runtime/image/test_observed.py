@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from moerl_runtime.image import observed
 from moerl_runtime.image.checks import check_image
-from moerl_runtime.image.observed import Observed, Output, loaded, observe, programs
+from moerl_runtime.image.observed import GDRDRV_FILES, Observed, Output, loaded, observe, programs
 from moerl_runtime.preflight.check import failed
 
 from tests.images.runtime.image.outputs import wanted
@@ -36,7 +36,8 @@ def root(tmp_path: Path) -> Path:
     write(image / "opt/gdrcopy/lib/libgdrapi.so.2.5")
     (image / "opt/gdrcopy/lib/libgdrapi.so.2").symlink_to("libgdrapi.so.2.5")
     (image / "opt/gdrcopy/lib/libgdrapi.so").symlink_to("libgdrapi.so.2")
-    write(image / "opt/gdrcopy/src/gdrdrv/Makefile")
+    for name in GDRDRV_FILES:
+        write(image / "opt/gdrcopy" / name)
     site = image / "usr/local/lib/python3.12/dist-packages"
     write(site / "nvidia/nccl/lib/libnccl.so.2")
     (site / "nvidia/nccl/lib/libnccl.so").symlink_to("libnccl.so.2")
@@ -141,6 +142,12 @@ def test_forward_compatibility_private_files_and_the_train_script_are_seen(root:
     assert seen.private == (str(secret),)
     assert seen.train_script == str(script)
     assert seen_in(root, Programs(), str(tmp_path / "absent.py")).train_script is None
+
+
+@pytest.mark.parametrize("name", GDRDRV_FILES)
+def test_sources_of_the_module_without_one_of_their_files_are_none(name: str, root: Path) -> None:
+    (root / "opt/gdrcopy" / name).unlink()
+    assert not seen_in(root, Programs()).gdrdrv_sources
 
 
 def test_an_empty_root_is_seen_too_and_fails(tmp_path: Path) -> None:
