@@ -7,7 +7,7 @@ another one had taken over.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,40 +39,69 @@ class Checkpoint:
 
 def resolve(s3: S3Client, bucket: str, prefix: str, run: str) -> Checkpoint | None:
     """What a new attempt resumes from; None for a run that has nothing complete."""
-    return next(lineage(s3, bucket, prefix, run), None)
+    while True:
+        position = next(iter(line(s3, bucket, prefix, run)), None)
+        if position is None:
+            return None
+        found = at(s3, bucket, prefix, run, position)
+        if found is not None:
+            return found
+        # Pruned since it was listed: a newer one is complete.
 
 
 def lineage(s3: S3Client, bucket: str, prefix: str, run: str) -> Iterator[Checkpoint]:
-    """Complete checkpoints that a resume may come back to, newest first.
+    """Complete checkpoints that a resume may come back to, newest first."""
+    for position in line(s3, bucket, prefix, run):
+        found = at(s3, bucket, prefix, run, position)
+        if found is not None:
+            yield found
 
-    An attempt that committed nothing, and whose own beginning is gone, has been overtaken between its look at what there was
-    and its record: the one before it decides then.
+
+def line(s3: S3Client, bucket: str, prefix: str, run: str) -> list[Position]:
+    """Their positions, from one listing: what is pruned while one looks is seen, or what has taken its place.
+
+    An attempt that committed nothing, and whose own beginning is gone, was overtaken between its look at what there was and
+    its record: the one before it decides then.
     """
+    complete = _complete(s3, bucket, prefix, run)
     for attempt in reversed(attempts(s3, bucket, prefix, run)):
-        found = False
-        for checkpoint in _followed(s3, bucket, prefix, attempt):
-            found = True
-            yield checkpoint
         record = attempt_record(s3, bucket, prefix, attempt)
+        found = list(_followed(s3, bucket, prefix, attempt, record, complete))
         if found or record is None or record.resumed_from is None:
-            return
+            return found
+    return []
 
 
-def _followed(s3: S3Client, bucket: str, prefix: str, attempt: Attempt) -> Iterator[Checkpoint]:
+def _followed(
+    s3: S3Client,
+    bucket: str,
+    prefix: str,
+    attempt: Attempt,
+    record: AttemptRecord | None,
+    complete: Collection[Position],
+) -> Iterator[Position]:
     """Those of an attempt, then those of the attempt that it resumed from, and so on."""
     last_step = None
     while True:
-        for step in reversed(steps(s3, bucket, prefix, attempt)):
-            if last_step is None or step <= last_step:
-                position = Position(attempt=attempt.number, step=step)
-                found = at(s3, bucket, prefix, attempt.run, position)
-                if found is not None:
-                    yield found
-        record = attempt_record(s3, bucket, prefix, attempt)
+        for position in sorted(complete, key=lambda position: -position.step):
+            if position.attempt == attempt.number and (last_step is None or position.step <= last_step):
+                yield position
         if record is None or record.resumed_from is None:
             return
         attempt = Attempt(run=attempt.run, number=record.resumed_from.attempt)
         last_step = record.resumed_from.step
+        record = attempt_record(s3, bucket, prefix, attempt)
+
+
+def _complete(s3: S3Client, bucket: str, prefix: str, run: str) -> set[Position]:
+    below = layout.steps_prefix(prefix, run)
+    found = set()
+    for key in store.keys(s3, bucket, below):
+        attempt, _, rest = key.removeprefix(below).partition("/")
+        step, _, name = rest.partition("/")
+        if name == layout.COMPLETE_NAME:
+            found.add(Position(attempt=int(attempt), step=int(step)))
+    return found
 
 
 def at(s3: S3Client, bucket: str, prefix: str, run: str, position: Position) -> Checkpoint | None:

@@ -171,9 +171,9 @@ def assert_whole(service: FakeS3, scratch: Path) -> tuple[int, int] | None:
 
 
 def assert_sound(service: FakeS3) -> None:
-    """Every commit marker that can be read names files that are there, byte for byte."""
-    for key, marker in service.objects.items():
-        if key.endswith(layout.COMPLETE_NAME):
-            for file in layout.files_of(decode(layout.Complete, marker.body)):
-                stored = service.objects[layout.file_key(key.removesuffix(layout.COMPLETE_NAME), file.name)]
-                assert (len(stored.body), stored.crc) == (file.size, file.crc64nvme)
+    """Every checkpoint that a resume may come to names files that are there, byte for byte."""
+    for position in resolve.line(service.client(), BUCKET, PREFIX, RUN):
+        below = layout.step_prefix(PREFIX, Attempt(run=RUN, number=position.attempt), position.step)
+        for file in layout.files_of(decode(layout.Complete, service.objects[layout.complete_key(below)].body)):
+            stored = service.objects[layout.file_key(below, file.name)]
+            assert (len(stored.body), stored.crc) == (file.size, file.crc64nvme)
