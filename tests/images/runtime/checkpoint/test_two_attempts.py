@@ -54,7 +54,7 @@ class Run:
                 else:
                     taken = acquire(client, holder="successor")
                 break
-            except InputFault:
+            except (InputFault, *TRANSIENT):
                 continue
         self.resumed, self.begun = taken.resumed_from, True
         assert self.resumed is not None
