@@ -174,21 +174,21 @@ def _resource(kind: Kind, properties: str, replaces: str) -> None:
 for _kind in KINDS:
     _register(_kind)
 
-_COMPONENT = "ChangeDescription Data Description KmsKeyId Platform SupportedOsVersions Uri Version"
-_RECIPE = "AdditionalInstanceConfiguration AmiTags BlockDeviceMappings Components Description ParentImage Version"
+# (properties besides Name and Tags, those of them whose change replaces)
+_COMPONENT = "Data Description Platform SupportedOsVersions Version"
+_RECIPE = "BlockDeviceMappings Components Description ParentImage Version"
 _PROPERTIES = {
     "Component": (_COMPONENT, _COMPONENT),
-    "ImageRecipe": (f"{_RECIPE} WorkingDirectory", f"{_RECIPE} WorkingDirectory"),
+    "ImageRecipe": (_RECIPE, _RECIPE),
     "InfrastructureConfiguration": (
-        "Description InstanceMetadataOptions InstanceProfileName InstanceTypes KeyPair Logging Placement ResourceTags"
-        " SecurityGroupIds SnsTopicArn SubnetId TerminateInstanceOnFailure",
+        "Description InstanceMetadataOptions InstanceProfileName InstanceTypes SecurityGroupIds SubnetId"
+        " TerminateInstanceOnFailure",
         "",
     ),
     "DistributionConfiguration": ("Description Distributions", ""),
     "ImagePipeline": (
-        "Description DistributionConfigurationArn EnhancedImageMetadataEnabled ExecutionRole ImageRecipeArn"
-        " ImageScanningConfiguration ImageTestsConfiguration InfrastructureConfigurationArn LoggingConfiguration Schedule"
-        " Status",
+        "Description DistributionConfigurationArn ImageRecipeArn ImageTestsConfiguration InfrastructureConfigurationArn"
+        " LoggingConfiguration Status",
         "",
     ),
 }

@@ -171,6 +171,22 @@ IN_PLACE: tuple[tuple[str, str, str, Any], ...] = (
     ("Rare", "Board", "Tags", tags(Name="rare2")),
     ("Rare", "Schedule", "EndDate", "2027-03-01T00:00:00Z"),
     ("Rare", "Key", "Enabled", False),
+    ("Rare", "BakeScript", "Tags", {"Name": "script2"}),
+    ("Rare", "BakeRecipe", "Tags", _DROP),
+    ("Rare", "BakeBuilder", "Description", _DROP),
+    ("Rare", "BakeBuilder", "InstanceTypes", ["m7i.large"]),
+    ("Rare", "BakeBuilder", "TerminateInstanceOnFailure", False),
+    ("Rare", "BakeBuilder", "SubnetId", imported("net-subnet1")),
+    ("Rare", "BakeTarget", "Description", "changed"),
+    (
+        "Rare",
+        "BakeTarget",
+        "Distributions",
+        [{"Region": "us-west-2", "AmiDistributionConfiguration": {"Name": "other {{ imagebuilder:buildDate }}"}}],
+    ),
+    ("Rare", "BakePipeline", "Description", "changed"),
+    ("Rare", "BakePipeline", "ImageTestsConfiguration", {"ImageTestsEnabled": False, "TimeoutMinutes": 120}),
+    ("Rare", "BakePipeline", "Status", "DISABLED"),
 )
 
 

@@ -203,3 +203,27 @@ def test_a_condition_may_join_its_operands(aws: Embedded) -> None:
     rows = cloudformation.list_stack_resources(StackName="Conditional")["StackResourceSummaries"]
     assert [row["LogicalResourceId"] for row in rows] == ["Always"]
     cloudformation.delete_stack(StackName="Conditional")
+
+
+def test_image_builder_takes_each_version_once_and_keeps_what_is_named(aws: Embedded) -> None:
+    builder = aws.client("imagebuilder")
+    script, recipe = aws.physical_id("Rare", "BakeScript"), aws.physical_id("Rare", "BakeRecipe")
+    shown = builder.get_component(componentBuildVersionArn=script)["component"]
+    again = {key: shown[key] for key in ("name", "platform", "data")}
+    with pytest.raises(ClientError, match="ResourceAlreadyExistsException"):
+        builder.create_component(**again, semanticVersion=shown["version"])
+    with pytest.raises(ClientError, match="ResourceDependencyException"):
+        builder.delete_component(componentBuildVersionArn=script)
+    with pytest.raises(ClientError, match="ResourceDependencyException"):
+        builder.delete_image_recipe(imageRecipeArn=recipe)
+    with pytest.raises(ClientError, match="InvalidParameterValueException"):
+        builder.create_image_recipe(
+            name="other", semanticVersion="1.0.0", parentImage="ami-1", components=[{"componentArn": script + "0"}]
+        )
+
+
+def test_a_pipeline_cannot_be_started_here_and_the_emulator_says_so(aws: Embedded) -> None:
+    with pytest.raises(ClientError, match="does not implement imagebuilder:StartImagePipelineExecution"):
+        aws.client("imagebuilder").start_image_pipeline_execution(
+            imagePipelineArn=aws.physical_id("Rare", "BakePipeline")
+        )

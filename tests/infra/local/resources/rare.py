@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from .bake import bake
 from .base import Resources, allow, att, identity_policy, imported, ref, resource, tags, trust
 
 CLUSTER = "moe"
 
 
 def rare() -> Resources:
-    return {**_network(), **_storage(), **_identity(), **_eks(), **_operations()}
+    return {**_network(), **_storage(), **_identity(), **_eks(), **_operations(), **bake()}
 
 
 def _network() -> Resources:
