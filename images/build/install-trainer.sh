@@ -19,6 +19,16 @@ keep() { pip install --no-cache-dir --constraint "$work/constraints" "$@"; }
 pip uninstall --yes --quiet transformer-engine transformer-engine-torch transformer-engine-cu12 transformer-engine-cu13
 pip install --no-cache-dir --no-deps --force-reinstall /wheels/transformer_engine*.whl /wheels/flash_attn-*.whl \
   /wheels/apex-*.whl
+# Miles' own fixes to Transformer Engine, the one for Flash Attention on B300 among them.
+engine=$(python3 -c '
+from importlib.util import find_spec
+
+print(find_spec("transformer_engine").submodule_search_locations[0])
+')
+shopt -s nullglob
+for fix in "$miles/docker/patch/cu${CUDA%%.*}"/*.patch; do
+  patch --directory "$engine" --strip 1 --forward <"$fix"
+done
 # Installed without its dependencies, of which it imports these at once.
 keep einops onnx onnxscript nvdlfw-inspect
 keep "sglang-router==${SGLANG_ROUTER}" "tilelang==${TILELANG}" "flash-linear-attention==${FLASH_LINEAR_ATTENTION}" \
@@ -26,11 +36,9 @@ keep "sglang-router==${SGLANG_ROUTER}" "tilelang==${TILELANG}" "flash-linear-att
 keep --requirement "$miles/requirements.txt"
 keep megatron-energon multi-storage-client
 
-commits=(
-  "git+https://github.com/ISEEKYAN/mbridge.git@${MBRIDGE}"
+pip install --no-cache-dir --no-deps "git+https://github.com/ISEEKYAN/mbridge.git@${MBRIDGE}"
+pip install --no-cache-dir --no-deps --no-build-isolation \
   "git+https://github.com/radixark/Megatron-Bridge.git@${MEGATRON_BRIDGE}"
-)
-pip install --no-cache-dir --no-deps --no-build-isolation "${commits[@]}"
-TMS_CUDA_MAJOR=${CUDA%%.*} pip install --no-cache-dir --no-deps --force-reinstall --no-build-isolation \
+TMS_CUDA_MAJOR=${CUDA%%.*} pip install --no-cache-dir --no-deps --force-reinstall \
   "git+https://github.com/fzyzcjy/torch_memory_saver.git@${TORCH_MEMORY_SAVER}"
-pip install --no-cache-dir --no-deps --no-build-isolation --editable "$megatron" --editable "$miles"
+pip install --no-cache-dir --no-deps --editable "$megatron" --editable "$miles"

@@ -30,6 +30,15 @@ GIN_SOURCE = Source(
     as_of=date(2026, 8, 21),
 )
 
+GDRCOPY_REPOSITORY = "https://github.com/NVIDIA/gdrcopy"
+GDRCOPY_COMMITS: Mapping[str, str] = MappingProxyType({"2.5.2": "c91ad9f178e5fb729fc5b6dc62a77c3bb364d6c9"})
+"""Commit of each release that a stack names."""
+GDRCOPY_SOURCE = Source(
+    title="NVIDIA/gdrcopy, tag v2.5.2",
+    url="https://github.com/NVIDIA/gdrcopy/tree/v2.5.2",
+    as_of=date(2026, 3, 11),
+)
+
 PackageName = Literal[
     "transformer-engine",
     "flash-attn",

@@ -14,7 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.catalog.facts import Pin, Unresolved
-from infra.catalog.image_sources import EFA_KEY_FINGERPRINT, GIN_EXPORT, ImageSources
+from infra.catalog.image_sources import (
+    EFA_KEY_FINGERPRINT,
+    GDRCOPY_COMMITS,
+    GDRCOPY_REPOSITORY,
+    GIN_EXPORT,
+    ImageSources,
+)
 from infra.catalog.software import Software, SoftwareStack
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -110,6 +116,8 @@ def _pins(stack: SoftwareStack, sources: ImageSources) -> list[tuple[str, Pin]]:
         "AWS_OFI_NCCL": stack.aws_ofi_nccl,
         "LIBFABRIC": stack.libfabric,
         "GDRCOPY": stack.gdrcopy,
+        "GDRCOPY_REPOSITORY": GDRCOPY_REPOSITORY if stack.gdrcopy else None,
+        "GDRCOPY_REF": GDRCOPY_COMMITS[stack.gdrcopy] if stack.gdrcopy else None,
         "NVSHMEM": stack.nvshmem,
         "DEEPEP": deepep.version if deepep else None,
         "DEEPEP_REPOSITORY": deepep.repository if deepep else None,
