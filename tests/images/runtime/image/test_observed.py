@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 from moerl_runtime.image import observed
+from moerl_runtime.image.capabilities import Capabilities
 from moerl_runtime.image.checks import check_image
+from moerl_runtime.image.contracts import ENGINE_ROUTES, EXTENSION_POINTS
 from moerl_runtime.image.observed import GDRDRV_FILES, Observed, Output, loaded, observe, programs
 from moerl_runtime.preflight.check import failed
 
+from infra.catalog.software import Software
 from tests.images.runtime.image.outputs import wanted
 
 GDA = wanted("efa-gda")
@@ -156,6 +159,62 @@ def test_an_empty_root_is_seen_too_and_fails(tmp_path: Path) -> None:
     assert seen.plugin is None
     assert seen.private == (str(tmp_path / "opt/moerl"),)
     assert len(failed(check_image(GDA, seen))) > 20
+
+
+def sources_of(stack: Capabilities, folder: Path) -> None:
+    """Packages that keep the contracts and no more; each would end the test if it were imported."""
+    ended = "raise SystemExit('imported')\n"
+    modules: dict[str, str] = {}
+    for point in EXTENSION_POINTS[stack.framework]:
+        owner, _, name = point.name.rpartition(".")
+        if point.kind == "fields":
+            made = f"class {point.name}:\n" + "".join(f"    {field}: int\n" for field in point.expects)
+        elif point.kind == "call":
+            made = (
+                f"{point.name}({', '.join(word + 'False' if word.endswith('=') else word for word in point.expects)})\n"
+            )
+        else:
+            arguments = ", ".join((["self"] if owner else []) + list(point.expects))
+            made = f"def {name}({arguments}): ...\n"
+            made = f"class {owner}:\n    {made}" if owner else made
+        modules[point.module] = modules.get(point.module, ended) + made
+    modules["megatron.training.arguments"] = f"{ended}parser.add_argument('--actor-num-nodes')\n"
+    modules["sglang.srt.server_args"] = f"{ended}class ServerArgs:\n    moe_runner_backend: str\n    tp_size: int\n"
+    modules["sglang.srt.environ"] = f"{ended}class Envs:\n    SGLANG_WARMUP_TIMEOUT = 1\n"
+    modules["sglang.srt.entrypoints.http_server"] = ended + "".join(
+        f"@app.post({route!r})\nasync def route(): ...\n" for route in ENGINE_ROUTES
+    )
+    for module, text in modules.items():
+        # Methods of one class stand in one class.
+        for owner in {line for line in text.splitlines() if line.startswith("class ")}:
+            first, *rest = text.split(f"{owner}\n")
+            text = first + f"{owner}\n" + "".join(rest)
+        write(folder.joinpath(*module.split(".")).with_suffix(".py"), text)
+        write(folder / module.partition(".")[0] / "__init__.py", ended)
+
+
+@pytest.mark.parametrize("software", ["baseline", "efa-gda"])
+def test_frameworks_are_read_from_their_sources_and_not_imported(
+    software: Software, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack, folder = wanted(software), tmp_path / "sources"
+    sources_of(stack, folder)
+    monkeypatch.syspath_prepend(folder)
+
+    def wrong() -> set[str]:
+        seen = observe(stack, run=Programs(), library_path="", train_script=None, root=root, packages=tmp_path)
+        about = ("flags", "routes", "miles.", "slime.")
+        return {check.name for check in failed(check_image(stack, seen)) if check.name.startswith(about)}
+
+    assert wrong() == set()
+    types = folder / stack.framework / "utils/types.py"
+    types.write_text(types.read_text(encoding="utf-8").replace("loss_mask", "mask"), encoding="utf-8")
+    (folder / "sglang/srt/server_args.py").unlink()
+    assert wrong() == {
+        f"{stack.framework}.utils.types.Sample",
+        "flags and variables of the engine",
+        "flags of train.py",
+    }
 
 
 def test_programs_get_the_given_variables_and_run_outside_the_working_folder(
