@@ -35,7 +35,6 @@ EFA_INSTALLER_DRIVERS: Mapping[str, str] = MappingProxyType({"1.49.0": "3.1.0", 
 BAKED_EFA_INSTALLER, BAKED_GDRCOPY = "1.50.0", "2.5.2"
 """What this package bakes into an AMI of its own: the first installer whose driver GPU-direct works with, and the last
 release of gdrcopy, which builds against kernels up to 6.18."""
-BAKED_GDRCOPY_REPOSITORY = "https://github.com/NVIDIA/gdrcopy"
 
 FAST_PULL_SINCE, FAST_PULL_ON_LOCAL_DISKS_SINCE = "20250813", "20251217"
 """Releases whose nodeadm knows the feature gate FastImagePull (an older one refuses the whole NodeConfig), and whose RAID

@@ -8,11 +8,10 @@ from infra.catalog.allocatable import EFA_HUGE_PAGES_MIB
 from infra.catalog.ami import (
     BAKED_EFA_INSTALLER,
     BAKED_GDRCOPY,
-    BAKED_GDRCOPY_REPOSITORY,
     EFA_INSTALLER_DRIVERS,
     release_date,
 )
-from infra.catalog.image_sources import EFA_KEY_FINGERPRINT
+from infra.catalog.image_sources import EFA_KEY_FINGERPRINT, GDRCOPY_COMMITS, GDRCOPY_REPOSITORY
 from infra.config.environment import Environment
 from infra.config.host_plan import HUGE_PAGE_MIB
 from infra.config.pins import UNRESOLVED_TEXT, Pins
@@ -29,6 +28,7 @@ class BakePlan:
     efa_driver: str
     gdrcopy: str
     gdrcopy_repository: str
+    gdrcopy_commit: str
     huge_pages: int
     """Of 2 MiB."""
 
@@ -46,6 +46,7 @@ def bake_plan(environment: Environment, pins: Pins) -> BakePlan | None:
         efa_key_fingerprint=EFA_KEY_FINGERPRINT,
         efa_driver=EFA_INSTALLER_DRIVERS[BAKED_EFA_INSTALLER],
         gdrcopy=BAKED_GDRCOPY,
-        gdrcopy_repository=BAKED_GDRCOPY_REPOSITORY,
+        gdrcopy_repository=GDRCOPY_REPOSITORY,
+        gdrcopy_commit=GDRCOPY_COMMITS[BAKED_GDRCOPY],
         huge_pages=EFA_HUGE_PAGES_MIB // HUGE_PAGE_MIB,
     )

@@ -54,7 +54,9 @@ kernel="$(uname --kernel-release)"
 dnf install --assumeyes gcc git make
 kmod-util load nvidia-open
 work="$(mktemp -d)"
-git clone --quiet --depth 1 --branch v{gdrcopy} {gdrcopy_repository} "$work/gdrcopy"
+git init --quiet "$work/gdrcopy"
+git -C "$work/gdrcopy" fetch --quiet --depth 1 {gdrcopy_repository} {gdrcopy_commit}
+git -C "$work/gdrcopy" checkout --quiet --detach FETCH_HEAD
 make -C "$work/gdrcopy/src/gdrdrv" install
 kmod-util remove nvidia-open
 rm -rf "$work" /usr/src/nvidia-open-*
@@ -124,6 +126,7 @@ def components(plan: BakePlan) -> tuple[Component, ...]:
         # The module gives its version as 2.5 where the release is 2.5.2.
         "gdrdrv": ".".join(plan.gdrcopy.split(".")[:2]),
         "gdrcopy_repository": plan.gdrcopy_repository,
+        "gdrcopy_commit": plan.gdrcopy_commit,
         "huge_pages": plan.huge_pages,
     }
     return (

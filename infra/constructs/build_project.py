@@ -19,7 +19,8 @@ from infra.constructs.acknowledge import acknowledge
 from infra.constructs.pod_identity import allow
 
 IMAGE = "aws/codebuild/amazonlinux-x86_64-standard:6.0"
-"""Has the AWS CLI, bash, unzip and a Docker engine; its kubectl is not used, since nobody pins it."""
+"""Has the AWS CLI, bash, unzip, and Docker with buildx (aws-codebuild-docker-images, al/x86_64/standard/6.0, 2026); its
+kubectl is not used, since nobody pins it."""
 LOG_RETENTION = logs.RetentionDays.THREE_MONTHS
 
 

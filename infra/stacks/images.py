@@ -7,6 +7,8 @@ How 18 GB reach a node before a run waits for them:
 - A DaemonSet (`image-pull`, k8s/charts/devices.py) pulls as soon as a node is there and keeps a container of the image, so
   that the kubelet never collects it. On fixed pools that is ahead of every run. On a Spot pool the pod that made the
   autoscaler add the node asks for the image at the same moment; containerd then downloads it once, for both.
+- The kubelet pulls different images side by side, by nodeadm's own setting (serializeImagePulls false, no maximum), so
+  the small images of the system agents do not wait for the large one.
 - No SOCI index is built. It serves lazy loading: a container starts before its files are there and fetches them as they
   are read. An engine reads most of its image while it starts (CUDA, torch, kernels), so it would wait for the same bytes,
   one read after the other, while it holds GPUs; and the index would have to be built, pushed and kept for every image.

@@ -124,8 +124,10 @@ def test_a_bake_with_another_module_fails(
 
 
 def test_values_of_the_plan_reach_the_scripts(bake: BakePlan) -> None:
-    changed = replace(bake, efa_installer="1.51.0", efa_driver="3.4.0", gdrcopy="2.6.1", huge_pages=7)
+    changed = replace(
+        bake, efa_installer="1.51.0", efa_driver="3.4.0", gdrcopy="2.6.1", gdrcopy_commit="abc", huge_pages=7
+    )
     text = "".join(one.data for one in components(changed))
-    for value in ("aws-efa-installer-1.51.0", "3.4.0", "--branch v2.6.1", "vm.nr_hugepages = 7"):
+    for value in ("aws-efa-installer-1.51.0", "3.4.0", "gdrcopy abc", "vm.nr_hugepages = 7"):
         assert value in text
     assert "2.5" not in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -157,13 +158,16 @@ def test_outside_a_checkout_it_says_so(tmp_path: Path) -> None:
 def test_a_shipped_source_holds_every_file_that_its_dockerfile_copies(stack: Software) -> None:
     made = images.source(ROOT, resolved(stack))
     names = set(made.packed.files)
+    text = (ROOT / "images" / stack / "Dockerfile").read_text(encoding="utf-8")
     copied = [
         source
-        for line in (ROOT / "images" / stack / "Dockerfile").read_text(encoding="utf-8").splitlines()
+        for line in text.splitlines()
         if line.split()[:1] in (["COPY"], ["ADD"]) and "--from=" not in line
         for source in [word for word in line.split()[1:] if not word.startswith("--")][:-1]
     ]
     assert copied, "a stack that copies nothing lacks the runtime"
+    mounts = [dict(part.split("=") for part in mount.split(",")) for mount in re.findall(r"--mount=(\S+)", text)]
+    copied += [mount["source"] for mount in mounts if mount["type"] == "bind" and "from" not in mount]
     for source in copied:
         inside = f"context/{source.rstrip('/').removeprefix('./')}"
         assert any(name == inside or name.startswith(f"{inside}/") for name in names), source
