@@ -225,6 +225,13 @@ def _restored(order: Order, around: Around) -> Position | None:
     directory = order.directory
     if directory is None:
         return None
+    if not (directory / handover.FOLDER / handover.RESTORED_NAME).is_file():
+        raise Disagreement(
+            "checkpoint directory",
+            str(directory),
+            "was never restored, so the run would begin anew whatever is committed",
+            "Run `checkpoint restore` in an init container.",
+        )
     position = handover.restored(directory)
     newest = resolve.resolve(around.s3, order.bucket, order.prefix, order.run)
     committed = None if newest is None else newest.position
