@@ -27,8 +27,10 @@ class Bringer:
         weights_prefix: str,
         models: Path,
         base: Path,
+        worker: str,
         log: Callable[[str], None],
     ) -> None:
+        self._mark = models / cache.POLICY / f".loading-{worker}"
         self._s3, self._bucket, self._weights_prefix = s3, bucket, weights_prefix
         self._models, self._base, self._log = models, base, log
         self._held: dict[Path, ExitStack] = {}
@@ -48,6 +50,15 @@ class Bringer:
         if path != self._base:
             self._hold(path)
         return path
+
+    @property
+    def touched(self) -> bool:
+        """Whether an agent of this pod has begun a load on this node, now or before a restart."""
+        return self._mark.exists()
+
+    def mark_loading(self) -> None:
+        cache.open_to_agents(self._models)
+        self._mark.touch()
 
     def _hold(self, path: Path) -> None:
         stack = self._held.pop(path, None)

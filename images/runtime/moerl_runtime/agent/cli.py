@@ -121,6 +121,7 @@ def _pod(arguments: argparse.Namespace) -> _Pod:
     s3 = store.client(region, endpoint_url, connections=CONNECTIONS)
     bucket, weights_prefix = plan["names"]["weights_bucket"].text, plan["storage"]["weights_prefix"].text
     base = arguments.models / plan["workload"]["files"]["serving"].text
+    worker = variables.get("HOSTNAME") or socket.gethostname()
     return _Pod(
         plan=plan,
         s3=s3,
@@ -128,8 +129,10 @@ def _pod(arguments: argparse.Namespace) -> _Pod:
         bucket=bucket,
         weights_prefix=weights_prefix,
         base=base,
-        bring=Bringer(s3, bucket, weights_prefix=weights_prefix, models=arguments.models, base=base, log=_log),
-        worker=variables.get("HOSTNAME") or socket.gethostname(),
+        bring=Bringer(
+            s3, bucket, weights_prefix=weights_prefix, models=arguments.models, base=base, worker=worker, log=_log
+        ),
+        worker=worker,
     )
 
 
@@ -161,13 +164,14 @@ def _lead(arguments: argparse.Namespace) -> NoReturn:
         clock=time.monotonic,
         unix_seconds=time.time,
         fetch=pod.bring,
+        mark_loading=pod.bring.mark_loading,
         grade=grader(urls(pod.plan, "environment")),
         buffer=BufferClient(urls(pod.plan)).put,
         router_url=arguments.router,
         advertised_url=arguments.advertise,
     )
     exported = Metrics(METRICS)
-    core = Core(known, base=pod.base, metrics=exported, log=_log)
+    core = Core(known, base=pod.base, touched=pod.bring.touched, metrics=exported, log=_log)
     loop = Loop(core, lambda effect: work.perform(effect, around), clock=time.monotonic)
     _on_stop(lambda: loop.tell(do.Stopped()))
 

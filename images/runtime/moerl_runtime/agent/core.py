@@ -69,21 +69,26 @@ class Drain:
 
 
 class Core:
-    """One agent. `base` is the directory of the base model, which the engine was started from."""
+    """One agent. `base` is the directory of the base model, which the engine was started from; `touched` says that an agent
+    before this one may have loaded something else."""
 
-    def __init__(self, settings: Settings, *, base: Path, metrics: Metrics, log: Callable[[str], None]) -> None:
+    def __init__(
+        self, settings: Settings, *, base: Path, touched: bool, metrics: Metrics, log: Callable[[str], None]
+    ) -> None:
         self.settings = settings
         self.state = State.STARTING
         self.exit_code = ORDERLY
         self.ledger = Ledger()
         self._metrics, self._log = metrics, log
         self._agenda = agenda = Agenda()
-        self.weights = Weights(agenda, self.ledger, settings, base=base, metrics=metrics, log=log)
+        self.weights = Weights(agenda, self.ledger, settings, base=base, touched=touched, metrics=metrics, log=log)
         self.tasks = Tasks(agenda, self.ledger, self.weights, settings, metrics=metrics, log=log)
         self._engine_up = False
         self._greeted = False
         """The engine that answered the probe has been told to forget a former agent, or put on the router's list."""
         self._probing = False
+        self._suspected = False
+        """It did not answer a request: until a probe finds it well it gets no other one to lose."""
         self._bad_probes = 0
         self._probed_weights: Loaded | None = None
         """What was loaded when the probe that is under way began: an answer that a reload overtook says nothing."""
@@ -145,6 +150,7 @@ class Core:
                 self.tasks.arrived(event)
             case do.Unanswered():
                 if event.kind == "lost":
+                    self._suspected = True
                     self._probe()
                 self.tasks.unanswered(event)
             case do.NotDone():
@@ -168,8 +174,11 @@ class Core:
                 self.weights.verified(event)
             case do.Reported():
                 self.weights.reported(event)
-            case do.Probed():
+            case do.Probed() if event.listening:
                 self._probed(event.tag)
+            case do.Probed():
+                self.weights.touched = False  # whatever comes up next has just been started
+                self._not_probed("nobody listens")
             case do.Depths():
                 self.tasks.held = event.results > self.settings.results_max
             case do.Live() if self._drain is not None:
@@ -231,7 +240,7 @@ class Core:
                 self.tasks.place_again()
             if self.state is State.STARTING and self._can_serve():
                 self._turn(Turn.READY)
-            if self._engine_up and self.weights.serves_current() and not self.weights.swapping:
+            if self._may_submit():
                 self.tasks.submit()
             if self._ready() and self.settings.takes_tasks:
                 self.tasks.pull()
@@ -257,6 +266,9 @@ class Core:
             and self.weights.complete_group()
             and (not self.settings.takes_tasks or self.weights.serves_current())
         )
+
+    def _may_submit(self) -> bool:
+        return self._engine_up and not self._suspected and self.weights.serves_current() and not self.weights.swapping
 
     def _ready(self) -> bool:
         return self.state is State.SERVING and self._can_serve()
@@ -294,6 +306,7 @@ class Core:
                 self._agenda.do(do.Reset() if self.settings.takes_tasks else do.Register())
             return
         self._bad_probes = 0 if tag is not None else self._bad_probes + 1
+        self._suspected = self._suspected and tag is None
         loaded = self.weights.loaded
         expected = loaded.tag if loaded is not None and loaded is self._probed_weights else tag
         if self._bad_probes >= UNHEALTHY_PROBES:
@@ -313,7 +326,7 @@ class Core:
     def _engine_lost(self, reason: str, *, blame: bool = True) -> None:
         self._log(f"the engine is lost: {reason}")
         self._turn(Turn.ENGINE_LOST)
-        self._engine_up, self._greeted, self._bad_probes = False, False, 0
+        self._engine_up, self._greeted, self._suspected, self._bad_probes = False, False, False, 0
         self.weights.engine_ended()
         if self._drain is None:
             self.tasks.engine_lost(reason, blame=blame)
@@ -348,10 +361,7 @@ class Core:
             drain.deregistering, drain.others_live = True, 1  # until the engine has counted
             self._agenda.do(do.Deregister())
             self._agenda.do(do.CountLive())
-        self.weights.drop()
-        if self.weights.held:
-            # Requests that a pause holds can be neither finished nor aborted.
-            self._agenda.do(do.Resume())
+        self.weights.drain()
 
     def _abort(self) -> None:
         """Again each second, until nothing of the ledger runs any more."""
@@ -366,8 +376,7 @@ class Core:
         self._agenda.later(ABORT_SECONDS, do.Due("abort"))
         if not drain.calling:
             drain.calling = True
-            if self.weights.held:
-                self._agenda.do(do.Resume())
+            self.weights.let_go()
             self._agenda.do(do.AbortAll())
 
     def _settle(self) -> None:
@@ -402,7 +411,7 @@ class Core:
                 for number in effect.leases:
                     self.tasks.close(number, "returned")
             case do.Pause():
-                self.weights.paused(go_on=self._drain is None)
+                self.weights.paused()
             case do.Load():
                 self.weights.load_ended(effect)
             case do.Resume():
@@ -436,7 +445,7 @@ class Core:
             case do.Receive():
                 self._agenda.later(RETRY_SECONDS, do.Due("pull"))
             case do.Pause() if draining:
-                self.weights.paused(go_on=False)
+                self.weights.paused()  # it may have come into force
             case do.Pause() | do.Load() | do.Verify() | do.Resume():
                 self.weights.failed(effect, reason)
             case do.Reset():

@@ -234,9 +234,10 @@ class NotDone:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """`tag` is None where the engine listens but is not well."""
+    """`tag` is None where the engine listens but is not well, or does not listen."""
 
     tag: str | None
+    listening: bool = True
 
 
 @dataclass(frozen=True, slots=True)

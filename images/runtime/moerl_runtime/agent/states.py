@@ -42,7 +42,6 @@ TABLE: Mapping[tuple[State, Turn], State] = MappingProxyType(
         (State.STARTING, Turn.ENGINE_LOST): State.STARTING,
         (State.STARTING, Turn.NOTICE): State.DRAINING,
         (State.STARTING, Turn.BROKEN): State.DRAINING,
-        (State.SERVING, Turn.READY): State.SERVING,
         (State.SERVING, Turn.ENGINE_LOST): State.STARTING,
         (State.SERVING, Turn.NOTICE): State.DRAINING,
         (State.SERVING, Turn.BROKEN): State.DRAINING,

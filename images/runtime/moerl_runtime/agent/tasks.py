@@ -138,6 +138,9 @@ class Tasks:
         if lease is None or lease.payload is None or not self.trusted:
             return
         answer, of = event.answer, lease.message.of
+        if self._weights.uncertain:
+            self._put_off(lease, run.sample, "its weights are not known")
+            return
         if answer.ending == "aborted":
             self._put_off(lease, run.sample, "aborted by somebody else")
             return

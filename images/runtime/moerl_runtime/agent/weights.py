@@ -61,6 +61,8 @@ class Reload:
     live: bool = False
     """Requests are held by a pause."""
     restoring: bool = False
+    let_go: bool = False
+    """A drain has ended the pause before the load was over."""
 
 
 def tag_of(current: Current) -> str:
@@ -88,6 +90,7 @@ class Weights:
         settings: Settings,
         *,
         base: Path,
+        touched: bool,
         metrics: Metrics,
         log: Callable[[str], None],
     ) -> None:
@@ -100,6 +103,9 @@ class Weights:
         self.reload: Reload | None = None
         self.members: dict[int, do.Reported] = {}
         """The last report of every follower."""
+        self.touched = touched
+        """Something was loaded since the engine's process began. A load that failed leaves the engine's first tag on weights
+        that are not its first any more, so the tag alone is not believed then."""
         self.lost: str | None = None
         self.broken: str | None = None
         self._etag: str | None = None
@@ -119,6 +125,11 @@ class Weights:
     def held(self) -> bool:
         """Whether a pause of ours may hold requests."""
         return self.swapping and self.reload is not None and self.reload.live
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether nobody knows which weights an answer of this moment is from."""
+        return self.reload is not None and self.reload.let_go and self.reload.step in (Step.LOADING, Step.VERIFYING)
 
     def serves(self, of: Attempt) -> bool:
         """Whether the engine holds weights of that attempt, the newest or some before."""
@@ -156,8 +167,8 @@ class Weights:
 
     def engine_began(self, tag: str) -> None:
         """An engine came up, or this agent found one that was up."""
-        fresh = tag in FRESH_TAGS
-        # What another process loaded is not trusted: it may be another run's version of the same number.
+        # What another process loaded is not trusted either: it may be another run's version of the same number.
+        fresh = tag in FRESH_TAGS and not self.touched
         self.loaded = Loaded(path=self._base, tag=tag, version=0, of=None) if fresh else None
 
     def engine_ended(self) -> None:
@@ -201,22 +212,29 @@ class Weights:
         if self.reload is not None and self.reload.step is Step.GATHERING:
             self._swap_if_gathered(self.reload)
 
-    def drop(self) -> None:
-        """In a drain: what has not reached the engine is not begun."""
+    def drain(self) -> None:
+        """What has not reached the engine is not begun; a pause ends, for requests that it holds can be neither finished
+        nor aborted."""
         if self.reload is not None and not self.swapping:
             self.reload = None
+        self.let_go()
 
-    def paused(self, *, go_on: bool) -> None:
-        """The pause is in force. In a drain it ends again instead."""
+    def let_go(self) -> None:
+        if self.reload is not None and self.held:
+            self.reload.let_go = True
+            self._agenda.do(do.Resume())
+
+    def paused(self) -> None:
+        """The pause is in force. In a drain it ends again."""
         reload = self.reload
         if reload is None or reload.step is not Step.PAUSING:
             return
-        if go_on:
+        if reload.let_go:
+            self._agenda.do(do.Resume())
+            self.reload = None
+        else:
             assert reload.path is not None, "a pause follows the fetch"
             self._load(reload, reload.path, tag_of(reload.target))
-        else:
-            self.reload = None
-            self._agenda.do(do.Resume())
 
     def load_ended(self, effect: do.Load) -> None:
         reload = self.reload
@@ -248,7 +266,7 @@ class Weights:
         """The engine holds neither old nor new weights."""
         self._log(reason)
         reload, good = self.reload, self.loaded
-        if reload is None or reload.restoring or good is None:
+        if reload is None or reload.restoring or reload.let_go or good is None:
             self.broken = reason
             return
         reload.restoring = True
@@ -284,7 +302,7 @@ class Weights:
             self._load(reload, reload.path, tag_of(reload.target))
 
     def _load(self, reload: Reload, path: Path, tag: str) -> None:
-        reload.step = Step.LOADING
+        reload.step, self.touched = Step.LOADING, True
         self._agenda.do(do.Load(path, tag, flush=not reload.live))
 
     def _reloaded(self, reload: Reload) -> None:

@@ -17,7 +17,7 @@ from moerl_runtime import protocol, sqs, store
 from moerl_runtime.agent import effects as do
 from moerl_runtime.engine import router
 from moerl_runtime.engine.answers import Answer, MalformedAnswer
-from moerl_runtime.engine.client import PauseMode, Refused, Unreachable
+from moerl_runtime.engine.client import NotListening, PauseMode, Refused, Unreachable
 from moerl_runtime.faults import RuntimeFault
 from moerl_runtime.graders import GradeError
 from moerl_runtime.protocol import Current, DeadLetter, ResultMessage, Sample, TaskMessage, TaskPayload
@@ -77,6 +77,8 @@ class Around:
     """Monotonic, the core's own."""
     unix_seconds: Callable[[], float]
     fetch: Callable[[Current], Path]
+    mark_loading: Callable[[], None]
+    """Leaves word for an agent after this one that the engine may not hold what it was started with."""
     grade: Callable[[TaskPayload, str], tuple[float, dict[str, Any]]]
     """Reward of an answer. Raises GradeError, or GradingBusy to be asked again."""
     buffer: Callable[[int, str, bytes], object]
@@ -131,12 +133,16 @@ def _engine(effect: do.Effect, around: Around) -> do.Event:
     engine = around.engine
     match effect:
         case do.Probe():
-            return do.Probed(engine.weight_tag() if engine.healthy() else None)
+            try:
+                return do.Probed(engine.weight_tag() if engine.healthy() else None)
+            except NotListening:
+                return do.Probed(None, listening=False)
         case do.Verify():
             return do.Verified(effect, engine.weight_tag())
         case do.CountLive():
             return do.Live(engine.live_requests())
         case do.Load():
+            around.mark_loading()
             try:
                 engine.load(str(effect.path), tag=effect.tag, flush=effect.flush)
             except Refused as error:

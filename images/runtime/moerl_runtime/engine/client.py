@@ -20,6 +20,10 @@ class Unreachable(Exception):
     """Nobody answered: refused, reset, or silent past the deadline."""
 
 
+class NotListening(Unreachable):
+    """The port is closed: there is no engine process, or it is still loading."""
+
+
 class Refused(Exception):
     """The engine answered that it will not."""
 
@@ -146,6 +150,8 @@ class Engine:
                 headers=None if body is None else {"Content-Type": "application/json"},
                 timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=seconds),
             )
+        except urllib3.exceptions.NewConnectionError as error:
+            raise NotListening(f"{path}: {error}") from error
         except urllib3.exceptions.HTTPError as error:
             raise Unreachable(f"{path}: {type(error).__name__}: {error}") from error
 
