@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from .fake_s3 import Client, FakeS3
 
-Actor = Callable[[Client], None]
+Actor = Callable[[Client], object]
 
 
 def interleave(
-    service: FakeS3, actors: Mapping[str, Actor], choose: Callable[[list[str]], str], look: Callable[[], None]
+    service: FakeS3,
+    actors: Mapping[str, Actor],
+    choose: Callable[[list[str], Mapping[str, Client]], str],
+    look: Callable[[], None],
 ) -> None:
-    """Runs all actors to their end. Before every call `choose` picks, of those that wait, who makes the next one; `look`
-    is called while all of them stand still. Raises what an actor raised."""
+    """Runs all actors to their end. Before every call `choose` picks, of those that wait, who makes the next one (it sees
+    their clients); `look` is called while all of them stand still. Raises what an actor raised."""
     condition = threading.Condition()
     waiting: set[str] = set()
     running = set(actors)
     granted: list[str] = []
     errors: list[BaseException] = []
 
-    def turn(name: str) -> None:
+    def turn(name: str, _operation: str) -> None:
         with condition:
             waiting.add(name)
             condition.notify_all()
@@ -31,7 +35,7 @@ def interleave(
 
     def run(name: str, actor: Actor) -> None:
         try:
-            actor(service.client(before=lambda _operation: turn(name)))
+            actor(made[name])
         except BaseException as error:  # reported below, in the test's own thread
             errors.append(error)
         finally:
@@ -39,6 +43,7 @@ def interleave(
                 running.discard(name)
                 condition.notify_all()
 
+    made = {name: service.client(before=partial(turn, name)) for name in actors}
     threads = [threading.Thread(target=run, args=item, daemon=True) for item in actors.items()]
     for thread in threads:
         thread.start()
@@ -51,7 +56,7 @@ def interleave(
         if not errors:
             look()
         with condition:
-            granted.append(choose(names))
+            granted.append(choose(names, made))
             condition.notify_all()
     for thread in threads:
         thread.join()

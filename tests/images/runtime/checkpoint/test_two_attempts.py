@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
 
@@ -78,12 +79,21 @@ class Run:
         upload.work(uploader(client, scratch, node=name, retain_last=self.retain_last))
 
 
+def call_of_the_marker(service: FakeS3, scratch: Path) -> int:
+    """Number of the call by which the uploader will write the commit marker of the save that waits."""
+    counting = deepcopy(service).client()
+    ready = handover.waiting(scratch / "checkpoints")[0]
+    upload.work(uploader(counting, scratch))
+    handover.write(scratch / "checkpoints" / handover.FOLDER / f"ready-{ready.position}.json", encode(ready))
+    return max(number for number, operation in enumerate(counting.made) if operation == "put_object")
+
+
 def committed(service: FakeS3) -> set[Position]:
     parts = [key.split("/") for key in service.objects if key.endswith("/complete.json")]
     return {Position(attempt=int(names[-3]), step=int(names[-2])) for names in parts}
 
 
-@settings(max_examples=120, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@settings(max_examples=60, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(data=st.data(), retain_last=st.integers(1, 2), restores=st.booleans())
 def test_any_order_of_two_attempts_keeps_one_whole_line(data: st.DataObject, retain_last: int, restores: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -91,7 +101,7 @@ def test_any_order_of_two_attempts_keeps_one_whole_line(data: st.DataObject, ret
         current = ""
         left = 0
 
-        def choose(names: list[str]) -> str:
+        def choose(names: list[str], _clients: Mapping[str, Client]) -> str:
             nonlocal current, left
             if current not in names or left == 0:
                 current = data.draw(st.sampled_from(names))
@@ -116,11 +126,7 @@ def test_what_a_former_attempt_commits_after_the_take_over_is_never_resumed(tmp_
         if step == 10:
             upload.work(uploader(service.client(), scratch))
     service.now += TTL_SECONDS + 1
-    counting = deepcopy(service).client()
-    announcement = handover.waiting(scratch / "checkpoints")[0]
-    upload.work(uploader(counting, scratch))
-    marker = max(number for number, operation in enumerate(counting.made) if operation == "put_object")
-    handover.write(scratch / "checkpoints/handover/ready-000001-00000020.json", encode(announcement))
+    marker = call_of_the_marker(service, scratch)
 
     def take_over(_operation: str) -> None:
         # Its check of the lease has passed; this call writes the marker.
@@ -177,3 +183,57 @@ def test_an_attempt_whose_beginning_was_pruned_under_it_does_not_hide_the_one_be
     assert assert_whole(service, tmp_path / "there") == (1, 10)
     del service.objects["checkpoints/trainer-1/steps/000001/00000010/complete.json"]
     assert assert_whole(service, tmp_path / "gone") == (1, 20)
+
+
+def test_a_take_over_during_the_upload_is_noticed_before_the_commit(tmp_path: Path) -> None:
+    service, scratch = FakeS3(), tmp_path / "former"
+    acquire(service.client())
+    service.now += TTL_SECONDS + 1
+    save(scratch, content(1, 10))
+    announce(scratch, 1, 10)
+    taken: list[Lease] = []
+
+    def take_over(operation: str) -> None:
+        if operation == "upload_part" and not taken:
+            taken.append(acquire(service.client(), holder="successor"))
+
+    upload.work(uploader(service.client(before=take_over), scratch))
+    assert taken
+    assert committed(service) == set()
+
+
+def test_nothing_is_pruned_while_an_attempt_is_beginning(tmp_path: Path) -> None:
+    service, scratch = FakeS3(), tmp_path / "former"
+    acquire(service.client())
+    for step in (10, 20):
+        save(scratch, content(1, step))
+        announce(scratch, 1, step)
+        if step == 10:
+            upload.work(uploader(service.client(), scratch))
+    service.now += TTL_SECONDS + 1
+    marker = call_of_the_marker(service, scratch)
+    steps = ["former"]
+
+    def choose(names: list[str], clients: Mapping[str, Client]) -> str:
+        former, successor = clients["former"], clients["successor"]
+        # The former attempt's check passes; the successor takes the lease and sees step 10; the former one commits step 20
+        # and prunes; then the successor writes where it resumed.
+        if steps[-1] == "former" and former.calls == marker:
+            steps.append("successor")
+        if steps[-1] == "successor" and successor.made.count("put_object") == 1 and successor.made[-1] == "get_object":
+            steps.append("former again")
+        wanted = steps[-1].split()[0]
+        return wanted if wanted in names else names[0]
+
+    interleave(
+        service,
+        {
+            "former": lambda client: upload.work(uploader(client, scratch, retain_last=1)),
+            "successor": lambda client: acquire(client, holder="successor"),
+        },
+        choose,
+        lambda: None,
+    )
+    assert steps == ["former", "successor", "former again"]
+    assert Position(attempt=1, step=20) in committed(service)
+    assert assert_whole(service, tmp_path / "restored") == (1, 10)
