@@ -19,6 +19,7 @@ from botocore.exceptions import ClientError
 
 LOST = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
 ABSENT = frozenset({"NoSuchKey", "404", "NotFound"})
+DENIED = frozenset({"AccessDenied", "403"})
 UNCHANGED = frozenset({"304", "NotModified"})
 ATTEMPTS = 10
 CONNECTIONS = 64
@@ -57,9 +58,12 @@ def get(s3: S3Client, bucket: str, key: str, *, unless_etag: str | None = None) 
     try:
         answer = s3.get_object(Bucket=bucket, Key=key, **condition)
     except ClientError as error:
-        if code(error) in ABSENT | UNCHANGED:
+        if code(error) in UNCHANGED or absent(s3, bucket, key, error):
             return None
-        raise
+        if code(error) not in DENIED:
+            raise
+        # Refused in earnest, or written between the read and the listing.
+        answer = s3.get_object(Bucket=bucket, Key=key, **condition)
     return Stored(body=answer["Body"].read(), etag=answer["ETag"], age_seconds=_age_seconds(answer))
 
 
@@ -95,6 +99,18 @@ def folders(s3: S3Client, bucket: str, prefix: str) -> Iterator[str]:
     for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix, Delimiter="/"):
         for entry in page.get("CommonPrefixes", ()):
             yield entry["Prefix"].removeprefix(prefix).rstrip("/")
+
+
+def absent(s3: S3Client, bucket: str, key: str, error: ClientError) -> bool:
+    """Whether a failed read means that no such object is there.
+
+    S3 says so (404) only to who may list the bucket, and a permission to list below some prefixes is none when it asks: a
+    read has no prefix. Such a caller gets 403 and learns from a listing of that one key.
+    """
+    if code(error) not in DENIED:
+        return code(error) in ABSENT
+    page = s3.list_objects_v2(Bucket=bucket, Prefix=key, MaxKeys=1)
+    return all(entry["Key"] != key for entry in page.get("Contents", ()))
 
 
 def code(error: ClientError) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from email.utils import format_datetime
 
 import pytest
 from botocore.exceptions import ClientError
@@ -23,6 +26,37 @@ def s3(local_aws: str) -> Iterator[store.S3Client]:
 
 def test_what_is_absent_is_none(s3: store.S3Client) -> None:
     assert store.get(s3, BUCKET, "nothing") is None
+
+
+class Limited:
+    """S3 for a role that may list below one prefix only: a read of a missing object is refused, not absent."""
+
+    def __init__(self, *, there: bool, allowed: bool = True, comes: bool = False) -> None:
+        self.there, self.allowed, self.comes = there, allowed, comes
+
+    def get_object(self, **_: object) -> dict[str, object]:
+        if self.there and self.allowed:
+            now = datetime(2026, 11, 29, tzinfo=UTC)
+            return {
+                "Body": io.BytesIO(b"x"),
+                "ETag": "1",
+                "LastModified": now,
+                "ResponseMetadata": {"HTTPHeaders": {"date": format_datetime(now, usegmt=True)}},
+            }
+        raise ClientError({"Error": {"Code": "AccessDenied"}}, "GetObject")
+
+    def list_objects_v2(self, Prefix: str, **_: object) -> dict[str, object]:
+        self.there |= self.comes
+        return {"Contents": [{"Key": Prefix if self.there else f"{Prefix}-other"}]}
+
+
+def test_a_role_that_may_list_below_a_prefix_alone_still_tells_absent_from_refused() -> None:
+    assert store.get(Limited(there=False), BUCKET, "weights/current.json") is None
+    with pytest.raises(ClientError, match="AccessDenied"):
+        store.get(Limited(there=True, allowed=False), BUCKET, "weights/current.json")
+    found = store.get(Limited(there=False, comes=True), BUCKET, "weights/current.json")
+    assert found is not None
+    assert found.body == b"x"
 
 
 def test_what_is_written_is_read_with_its_etag(s3: store.S3Client) -> None:

@@ -30,7 +30,7 @@ from moerl_runtime.faults import InputFault, RuntimeFault
 from moerl_runtime.weights import cache, manifest, models, transfer
 from moerl_runtime.weights.cache import Clock, Wait
 from moerl_runtime.weights.manifest import Model, list_files
-from moerl_runtime.weights.publish import transferred_names
+from moerl_runtime.weights.publish import every_name, transferred_names
 
 HUB_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.py", "LICENSE*")
 FP8_BLOCK = ("128", "128")
@@ -229,7 +229,7 @@ def _reference(
     old = half / ITERATION_FOLDER
     if old.is_dir():
         old.rename(half / RELEASE_FOLDER)
-    files = list_files(half, transferred_names(half), workers=workers)
+    files = list_files(half, every_name(half), workers=workers)
     if not files:
         raise RuntimeFault("reference", str(half), "is empty after the conversion", "Look at the tool's log.")
     models.upload(s3, job.bucket, job.reference, half, files, workers=workers)

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -391,13 +391,16 @@ def _require_whole(directory: Path) -> None:
 
 
 def transferred_names(directory: Path) -> list[str]:
-    """Files of a version, by relative name. What is hidden or partial is none of it."""
+    """Files of a model or a delta, by relative name. What is hidden or partial is none of it."""
+    return [
+        name for name in every_name(directory) if not any(part.startswith(".") for part in PurePosixPath(name).parts)
+    ]
+
+
+def every_name(directory: Path) -> list[str]:
+    """With hidden files, which torch_dist has (.metadata), but without partial ones."""
     files = (path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
-    return sorted(
-        file.as_posix()
-        for file in files
-        if not any(part.startswith(".") for part in file.parts) and file.suffix not in (".tmp", transfer.PARTIAL)
-    )
+    return sorted(file.as_posix() for file in files if file.suffix not in (".tmp", transfer.PARTIAL))
 
 
 def _fields(manifest: Manifest) -> dict[str, Any]:

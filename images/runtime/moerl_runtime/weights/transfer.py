@@ -84,7 +84,7 @@ def download(
         try:
             s3.download_file(bucket, prefix + file.name, str(partial), Config=TRANSFER)
         except ClientError as error:
-            if store.code(error) in store.ABSENT:
+            if store.absent(s3, bucket, prefix + file.name, error):
                 raise Missing(
                     "weights", prefix + file.name, f"is not in bucket {bucket}", "Read the pointer anew."
                 ) from error
