@@ -48,11 +48,11 @@ def gpus(text: str) -> tuple[Gpu, ...]:
 
 
 def fabric_states(text: str) -> tuple[str, ...]:
-    """`STATE` or `STATE/STATUS` of every GPU's Fabric section of `nvidia-smi -q`; empty where there is none."""
+    """`STATE` or `STATE/STATUS` of every GPU's Fabric section of `nvidia-smi -q`; empty where no GPU is part of one."""
     found = []
     for section in re.findall(r"^ {4}Fabric\n((?: {8}.*\n?)*)", text, re.MULTILINE):
         values = dict(re.findall(r"^ {8}(State|Status)\s*: (.+?)\s*$", section, re.MULTILINE))
-        if "State" in values:
+        if values.get("State", "N/A") != "N/A":
             found.append("/".join(value for key, value in values.items() if value != "N/A"))
     return tuple(found)
 

@@ -42,6 +42,11 @@ def test_gpus_of_the_query_and_their_fabric() -> None:
     assert parse.gpus("NVIDIA H200, 143771, 580.1, [N/A], [N/A]\n")[0].uncorrected == 0
     states = parse.fabric_states((folder / "nvidia-smi-q.txt").read_text(encoding="utf-8"))
     assert states == ("Completed/Success",) * 8
+    alone = "    Fabric\n        State                    : N/A\n        Status                   : N/A\n"
+    assert parse.fabric_states(alone) == ()
+    assert parse.fabric_states(alone.replace("State                    : N/A", "State : In Progress")) == (
+        "In Progress",
+    )
 
 
 def test_registry_dwords_are_found_among_others_and_in_either_form() -> None:
