@@ -119,3 +119,6 @@ class _Refusing:
 
     def get_object(self, **_arguments: object) -> None:
         raise ClientError({"Error": {"Code": self._code, "Message": "no"}}, "GetObject")
+
+    def list_objects_v2(self, **_arguments: object) -> None:
+        raise ClientError({"Error": {"Code": self._code, "Message": "no"}}, "ListObjectsV2")
