@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from moerl_runtime.image.capabilities import Capabilities
-from moerl_runtime.image.contracts import ENGINE_PREFIX, ENGINE_ROUTES
+from moerl_runtime.image.contracts import DISTRIBUTIONS, ENGINE_PREFIX, ENGINE_ROUTES, TOOLS
 from moerl_runtime.image.observed import Contract, Observed, Output, loaded
 from moerl_runtime.preflight.check import Check, judged
 
@@ -301,6 +301,22 @@ def _framework(wanted: Capabilities, seen: Observed) -> Iterator[Check]:
         found=seen.train_script or "none",
         needed="the file that MOERL_TRAIN_SCRIPT names",
         fix="Set MOERL_TRAIN_SCRIPT to the framework's train.py.",
+    )
+    absent = [name for name in TOOLS if name not in seen.tools]
+    yield judged(
+        "tools of the framework",
+        not absent,
+        found=f"{', '.join(absent)} absent" if absent else f"all {len(TOOLS)} there",
+        needed="what `weights prepare` runs, in tools beside train.py",
+        fix="Pin a commit of the framework that has them, or change moerl_runtime.weights.prepare.",
+    )
+    missing = [name for name in DISTRIBUTIONS[wanted.framework] if name not in seen.packages]
+    yield judged(
+        "packages of the runtime",
+        not missing,
+        found=f"{', '.join(missing)} absent" if missing else "all there",
+        needed="what moerl_runtime imports in the image of this framework",
+        fix="Name them in images/runtime/pyproject.toml, or in the framework's requirements.",
     )
     for contract in seen.contracts:
         yield _extension_point(contract)

@@ -58,6 +58,8 @@ EXTENSION_POINTS: Mapping[str, tuple[ExtensionPoint, ...]] = MappingProxyType(
             _point("miles.utils.types", "Sample.from_dict", "parameters", "data"),
             _point("miles.utils.types", "Sample.validate", "parameters"),
             _point("miles.utils.misc", "load_function", "parameters", "path"),
+            _point("miles.utils.processing_utils", "load_tokenizer", "parameters", "name_or_path"),
+            _point("miles.utils.distributed_utils", "get_gloo_group", "parameters"),
             _point("miles.ray.rollout.rollout_manager", "load_rollout_function", "call", "input", "path"),
             _point(
                 "miles.backends.megatron_utils.actor", "post_save_hook", "call", "args", "rollout_id", "dir", "hf_dir"
@@ -73,12 +75,23 @@ EXTENSION_POINTS: Mapping[str, tuple[ExtensionPoint, ...]] = MappingProxyType(
             _point("slime.utils.types", "Sample", "fields", *_SAMPLE),
             _point("slime.utils.types", "Sample.from_dict", "parameters", "data"),
             _point("slime.utils.misc", "load_function", "parameters", "path"),
+            _point("slime.utils.processing_utils", "load_tokenizer", "parameters", "name_or_path"),
             _point(
                 "slime.ray.rollout", "call_rollout_fn", "call", "fn", "args", "rollout_id", "data_source", "evaluation="
             ),
         ),
     }
 )
+
+TOOLS = ("convert_hf_to_fp8.py", "convert_hf_to_torch_dist.py", "fp8_cast_bf16.py")
+"""Programs of the framework, in the folder tools beside train.py, that `weights prepare` runs."""
+DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "miles": ("awscrt", "boto3", "huggingface-hub", "numpy", "xxhash", "zstandard"),
+        "slime": ("awscrt", "boto3", "huggingface-hub", "numpy"),
+    }
+)
+"""What moerl_runtime imports in an image of that framework, at any version; Miles' weights come compressed and summed."""
 
 ENGINE_MODULE = "sglang.srt.entrypoints.http_server"
 ENGINE_ROUTES = (

@@ -119,6 +119,8 @@ class Observed:
     """Paths of this package that only root can read."""
     train_script: str | None
     """Path of train.py where it is a file."""
+    tools: tuple[str, ...]
+    """Names of the framework's tools beside it."""
 
 
 def programs(variables: Mapping[str, str]) -> Run:
@@ -193,6 +195,7 @@ def observe(
         engine_routes=frozenset(_engine_routes()),
         private=tuple(_private(root / "opt/moerl")),
         train_script=train_script if train_script and Path(train_script).is_file() else None,
+        tools=tuple(sorted(path.name for path in Path(train_script or "/").parent.glob("tools/*.py"))),
     )
 
 

@@ -12,7 +12,7 @@ import json
 from dataclasses import replace
 
 from moerl_runtime.image.capabilities import Capabilities, DeepEp
-from moerl_runtime.image.contracts import ENGINE_ROUTES, EXTENSION_POINTS, ExtensionPoint
+from moerl_runtime.image.contracts import DISTRIBUTIONS, ENGINE_ROUTES, EXTENSION_POINTS, TOOLS, ExtensionPoint
 from moerl_runtime.image.observed import Contract, Observed, Output
 
 from infra.catalog import CATALOG
@@ -100,7 +100,7 @@ def _kept(point: ExtensionPoint) -> Contract:
 
 def good(stack: Capabilities, **changes: object) -> Observed:
     """An image that is all that it claims, with some fields changed."""
-    packages = dict(stack.packages)
+    packages = {**dict.fromkeys(DISTRIBUTIONS[stack.framework], "1.0"), **stack.packages}
     packages["torch"] += "+cu130"
     if stack.deepep:
         packages["deep-ep"] = f"{stack.deepep.version}+{stack.deepep.ref[:7]}"
@@ -131,5 +131,6 @@ def good(stack: Capabilities, **changes: object) -> Observed:
         engine_routes=frozenset(ENGINE_ROUTES),
         private=(),
         train_script="/opt/miles/train.py",
+        tools=("convert_to_hf.py", *TOOLS),
     )
     return replace(seen, **changes)  # type: ignore[arg-type]

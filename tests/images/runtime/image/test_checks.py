@@ -82,6 +82,8 @@ FAULTS: dict[str, dict[str, Any]] = {
     "deep_ep imported from": {"probe": probed(GDA, deep_ep="/src/deepep/deep_ep/__init__.py")},
     "commit of /opt/miles": {"checkouts": {**good(GDA).checkouts, "/opt/miles": done("cd" * 20)}},
     "train.py": {"train_script": None},
+    "tools of the framework": {"tools": ("convert_hf_to_fp8.py", "fp8_cast_bf16.py")},
+    "packages of the runtime": {"packages": {k: v for k, v in good(GDA).packages.items() if k != "zstandard"}},
     "flags of train.py": {"trainer_flags": frozenset({"--actor-nodes"})},
     "routes of the engine": {"engine_routes": frozenset({"/generate"})},
     "flags and variables of the engine": {"engine_names": frozenset({"--moe-runner-backend", "--tp-size"})},

@@ -140,11 +140,13 @@ def test_forward_compatibility_private_files_and_the_train_script_are_seen(root:
     secret = write(root / "opt/moerl/moerl_runtime/cli.py")
     secret.chmod(0o600)
     script = write(tmp_path / "train.py")
+    write(tmp_path / "tools/convert.py")
     seen = seen_in(root, Programs(), str(script))
     assert seen.compat == (str(root / "usr/local/cuda-13.0/compat"),)
     assert seen.private == (str(secret),)
-    assert seen.train_script == str(script)
+    assert (seen.train_script, seen.tools) == (str(script), ("convert.py",))
     assert seen_in(root, Programs(), str(tmp_path / "absent.py")).train_script is None
+    assert seen_in(root, Programs()).tools == ()
 
 
 @pytest.mark.parametrize("name", GDRDRV_FILES)
