@@ -46,7 +46,7 @@ NOT_PROVEN = (
     "that AWS has the capacity, the quotas or the reservations: no instance is launched",
     "how long AWS takes: the embedded control plane is active at once",
     "IAM: policies are stored and compared, never enforced",
-    "containers: no image is built or pulled, no process starts; a pod on the control plane runs because its simulated node says so",
+    "containers: no image is built or pulled, no process starts; pods run because their simulated nodes say so",
     "add-on builds, AMI release, kubectl and images: the pins of this run are marked fixtures that AWS would refuse",
     "EFA, NCCL and DeepEP: nothing here has a network card or a GPU",
 )
