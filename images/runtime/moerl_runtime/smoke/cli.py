@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from argparse import RawDescriptionHelpFormatter
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,13 @@ examples:
   python -m moerl_runtime smoke engine --listen 127.0.0.1:30000 --model torch --weights /models/base
 """
 
+GPU_EPILOG = """exit codes: 0 done (and in agreement), 1 the losses differ by more than the tolerance, 2 wrong input.
+
+examples:
+  python -m moerl_runtime smoke gpu --dispatcher gloo --ranks 2 --out gloo.json
+  python -m moerl_runtime smoke gpu --dispatcher deep_ep --ranks 2 --out deep_ep.json --against gloo.json
+"""
+
 
 def register(commands: Any) -> None:
     parser = commands.add_parser(
@@ -28,6 +36,7 @@ def register(commands: Any) -> None:
     )
     parts = parser.add_subparsers(metavar="COMMAND", required=True)
     _register_engine(parts)
+    _register_gpu(parts)
 
 
 def _register_engine(parts: Any) -> None:
@@ -55,6 +64,57 @@ def _register_engine(parts: Any) -> None:
     parser.add_argument("--running-requests-max", type=int)
     parser.add_argument("--queued-requests-max", type=int, help="503 beyond it (default: none)")
     parser.set_defaults(handler=_engine)
+
+
+def _register_gpu(parts: Any) -> None:
+    parser = parts.add_parser(
+        "gpu",
+        help="the same training steps over gloo, NCCL and DeepEP",
+        description="Trains the tiny model on fixed data, one process a rank on this machine, and writes the losses.",
+        epilog=GPU_EPILOG,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--dispatcher", choices=("alone", "gloo", "nccl", "deep_ep"), required=True)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=20, help="supervised steps (default: 20)")
+    parser.add_argument("--grpo-steps", type=int, default=8, help="GRPO steps (default: 8; differences grow with them)")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="losses as JSON")
+    parser.add_argument(
+        "--against", type=Path, metavar="FILE", help="another run's losses, which these must agree with"
+    )
+    parser.set_defaults(handler=_gpu)
+
+
+def _gpu(arguments: argparse.Namespace) -> int:
+    from moerl_runtime.smoke import gpu
+
+    against = None
+    if arguments.against is not None:
+        try:
+            against = json.loads(arguments.against.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InputFault(
+                "--against", str(arguments.against), f"cannot be read: {error}", "Name a file of --out."
+            ) from error
+    comparison = gpu.Comparison(
+        dispatcher=arguments.dispatcher,
+        ranks=arguments.ranks,
+        supervised_steps=arguments.steps,
+        grpo_steps=arguments.grpo_steps,
+    )
+    found = gpu.run(comparison)
+    agrees = True
+    if against is not None:
+        allowed, worst = gpu.tolerance(found, against), gpu.differences(found, against)
+        agrees = all(difference <= allowed for difference in worst.values())
+        found |= {"against": against["dispatcher"], "tolerance": allowed, "differences": worst, "agrees": agrees}
+    arguments.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    for line in gpu.lines(found):
+        print(f"{found['dispatcher']} on {found['ranks']} ranks, {line}")
+    if against is not None:
+        shown = ", ".join(f"{half} {difference:.2g}" for half, difference in found["differences"].items())
+        print(f"largest relative difference to {against['dispatcher']}: {shown}; allowed {found['tolerance']:g}")
+    return 0 if agrees else 1
 
 
 def _engine(arguments: argparse.Namespace) -> int:

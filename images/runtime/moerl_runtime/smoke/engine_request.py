@@ -160,14 +160,15 @@ def _prompts(body: Mapping[str, Any], tokenizer: Tokenizer) -> tuple[list[tuple[
         raise Malformed("input_ids: a list of integers or a list of such lists")
     if ids is not None and (not ids or any(isinstance(entry, list) and not entry for entry in ids)):
         raise BadRequest("input_ids cannot be empty.")
-    batch = isinstance(text, list) if text is not None else isinstance(ids[0], list)
     if ids is None:
+        batch = isinstance(text, list)
         encoded = [tokenizer.encode(entry) for entry in (text if isinstance(text, list) else [text])]
         if not encoded or not all(encoded):
             raise BadRequest("The prompt cannot be empty.")
         return encoded, batch
-    lists = ids if isinstance(ids[0], list) else [ids]
-    return [tuple(entry) for entry in lists], batch
+    several = isinstance(ids[0], list)
+    batch = isinstance(text, list) if text is not None else several
+    return [tuple(entry) for entry in (ids if several else [ids])], batch
 
 
 def _rids(rid: Any, prompts: int, batch: bool) -> list[str | None]:

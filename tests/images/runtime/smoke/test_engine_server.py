@@ -7,6 +7,7 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -502,7 +503,7 @@ def test_a_stream_is_cumulative_and_ends_with_done(engine: Bench) -> None:
     bodies = [json.loads(event) for event in events[:-1]]
     assert bodies[-1]["text"] == "abc"
     assert bodies[-1]["meta_info"]["finish_reason"]["type"] == "stop"
-    for earlier, later in zip(bodies, bodies[1:], strict=False):
+    for earlier, later in pairwise(bodies):
         assert earlier["meta_info"]["finish_reason"] is None
         assert later["output_ids"][: len(earlier["output_ids"])] == earlier["output_ids"]
 
@@ -646,7 +647,7 @@ def test_loads_stand_still_in_a_pause(engine: Bench) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_model_that_raises_ends_the_process(engine: Bench) -> None:
-    def broken(batch: Any) -> Any:
+    def broken(_: Any) -> Any:
         raise RuntimeError("no memory")
 
     engine.stepper.step = broken  # type: ignore[method-assign]
