@@ -74,6 +74,7 @@ class Lease:
         self._s3, self._bucket, self._key = s3, bucket, key
         self._clock, self._report = clock, report
         self._record, self._etag, self._written_at = record, etag, written_at
+        self._renewals = record.renewal
         self._taken_over, self._stopped = threading.Event(), threading.Event()
         self._writing = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -106,7 +107,9 @@ class Lease:
                 return self.held()
             for _ in range(2):
                 began = self._clock()
-                record = replace(self._record, renewal=self._record.renewal + 1)
+                # Never the same body twice: an earlier write that turns out to be stored is older than this one.
+                self._renewals += 1
+                record = replace(self._record, renewal=self._renewals)
                 etag = _write(self._s3, self._bucket, self._key, record, etag=self._etag)
                 if etag is not None:
                     self._record, self._etag, self._written_at = record, etag, began
@@ -134,7 +137,7 @@ class Lease:
         with self._writing:
             if self._taken_over.is_set() or self._record.released:
                 return
-            record = replace(self._record, renewal=self._record.renewal + 1, released=True)
+            record = replace(self._record, renewal=self._renewals + 1, released=True)
             try:
                 _write(self._s3, self._bucket, self._key, record, etag=self._etag)
                 self._record = record

@@ -69,6 +69,8 @@ class Client:
         self._service, self._before, self._after = service, before, after
         self.repeat_at: int | None = None
         """The answer of that call is lost: boto3 repeats it, and what the repetition is told is the answer."""
+        self.arguments: Mapping[str, Any] = {}
+        """Of the call that is being made."""
         self.calls = 0
         self.made: list[str] = []
 
@@ -78,6 +80,7 @@ class Client:
         operation = getattr(self, f"_{name}")
 
         def call(**arguments: Any) -> Any:
+            self.arguments = arguments
             self._before(name)
             number = self.calls
             self.calls += 1
