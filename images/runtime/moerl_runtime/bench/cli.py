@@ -39,7 +39,12 @@ examples:
 
 
 def register(commands: Any) -> None:
-    bench = commands.add_parser("bench", help="NCCL and DeepEP between nodes of a pool")
+    bench = commands.add_parser(
+        "bench",
+        help="NCCL and DeepEP between nodes of a pool",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     kinds = bench.add_subparsers(metavar="BENCH", required=True)
     texts = {
         "nccl": "all-reduce, all-to-all, send-receive between all pairs, and a broadcast as a weight refit has",

@@ -33,7 +33,12 @@ examples:
 
 
 def register(commands: Any) -> None:
-    preflight = commands.add_parser("preflight", help="proves a node and this image before a job may use them")
+    preflight = commands.add_parser(
+        "preflight",
+        help="proves a node and this image before a job may use them",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parts = preflight.add_subparsers(metavar="PART", required=True)
     texts = {
         "node": "devices, drivers, image and variables of this node and pod, then the GPU parts",
