@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from awscrt import checksums
 from botocore.exceptions import ClientError
+
 from moerl_runtime import store
 
 from .bed import Bed

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import EndpointConnectionError
+
 from moerl_runtime import lease
 from moerl_runtime.checkpoint.layout import LeaseRecord, Position
 from moerl_runtime.faults import InputFault

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+
 from moerl_runtime.checkpoint import handover, upload
 from moerl_runtime.protocol import Attempt
 

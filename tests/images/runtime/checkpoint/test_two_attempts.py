@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+
 from moerl_runtime.checkpoint import handover, upload
 from moerl_runtime.checkpoint.layout import Position
 from moerl_runtime.checkpoint.transfer import TRANSIENT

@@ -7,6 +7,7 @@ from threading import Event
 from typing import Any
 
 import pytest
+
 from moerl_runtime.checkpoint import handover, upload
 from moerl_runtime.protocol import Attempt
 
