@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 
 import pytest
-from moerl_runtime.weights import cli, prepare
 
 from infra.catalog import CATALOG
 from infra.config.pool_plan import EFA_RESOURCE, GPU_RESOURCE
 from k8s import pods
 from k8s.charts import jobs
+from moerl_runtime.weights import cli, prepare
 from tests.shipped import IMAGE, SHIPPED, plan_of
 
 R, P6, S = "reference-p5en", "p6-b200", "starter-p5en"

@@ -25,7 +25,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from moerl_runtime import protocol, store
 from moerl_runtime.faults import RuntimeFault
-from moerl_runtime.weights import delta, retain, safetensors, transfer
+from moerl_runtime.weights import cache, delta, fetch, retain, safetensors, transfer
 from moerl_runtime.weights.manifest import (
     File,
     Kind,
@@ -41,7 +41,12 @@ from moerl_runtime.weights.safetensors import INDEX_NAME
 KEEP_VERSIONS = 4
 """Versions that stay in the bucket whatever engines have loaded."""
 ANCHOR_EVERY = 10
-"""Versions between two anchors, if a save brings one: how many deltas a new node replays at most."""
+"""Versions between two anchors, where saves bring them."""
+ANCHOR_AT_LAST = 2
+"""After so many times ANCHOR_EVERY without one, the publisher makes an anchor itself: a new node would replay every delta, and
+the bucket's lifecycle would cut the chain."""
+ANCHOR_DISK_SHARE = 2
+"""It takes no more than one in so many of the free bytes of scratch, which checkpoints need more."""
 MOVE_TRIES = 20
 
 
@@ -199,6 +204,7 @@ class Publisher:
         failed: Exception | None = None
         prefix = folder_of(version_key(self._prefix, self._attempt, version))
         try:
+            self._surface()
             if version_dir is not None and version_dir.is_dir():
                 names = transferred_names(version_dir)
                 files = list_files(version_dir, names)
@@ -275,7 +281,7 @@ class Publisher:
         self._move(version, key, begin=False)
         if kind == "delta":
             shutil.rmtree(version_dir, ignore_errors=True)
-        self._after(version)
+        self._after(version_dir.parent, version, self._checksums)
 
     def _commit_shares(self, version_dir: Path | None, version: int, base: int, shares: Sequence[Share]) -> None:
         if version_dir is None:
@@ -288,7 +294,9 @@ class Publisher:
             self._checksums |= share.checksums
         self._checksum_format = delta.read_index(version_dir).checksum_format
         self._move(version, key, begin=False)
-        self._after(version)
+        # Ranks wait for this one: what can be done later is.
+        scratch, known = version_dir.parent, dict(self._checksums)
+        self._running.append(self._pool.submit(self._guarded, lambda: self._after(scratch, version, known)))
 
     def _follows(self, version_dir: Path, version: int, base: int | None, names: Sequence[str] | set[str]) -> None:
         """Raises unless the directory holds that delta as a whole, made for the version published last."""
@@ -341,9 +349,12 @@ class Publisher:
             files=files,
         )
 
-    def _after(self, version: int) -> None:
+    def _after(self, scratch: Path, version: int, checksums: Mapping[str, str]) -> None:
+        """Anchors, and what nobody needs any more. `checksums` are those of this version."""
         if version in self._offered:
-            self._store_anchor(self._offered.pop(version), version)
+            self._store_anchor(self._offered.pop(version), version, checksums)
+        if version - self._anchor_version >= ANCHOR_AT_LAST * self._anchor_every:
+            self._make_anchor(scratch, version)
         try:
             retain.prune(self._s3, self._bucket, self._prefix, run=self._attempt.run, keep_versions=self._keep_versions)
         except (RuntimeFault, ClientError, BotoCoreError) as error:
@@ -354,26 +365,63 @@ class Publisher:
         if version > self._published:
             self._offered = {version: directory}
         elif version == self._published:
-            self._store_anchor(directory, version)
+            self._store_anchor(directory, version, dict(self._checksums))
         else:
             self._report(f"weights: the anchor of version {version} came after version {self._published}; left out")
 
-    def _store_anchor(self, directory: Path, version: int) -> None:
+    def _store_anchor(self, directory: Path, version: int, checksums: Mapping[str, str]) -> None:
         """Deltas are taken against exactly these bytes, so an export that differs in one tensor would break every chain
         that begins at it. (Padding rows or another FP8 rounding are enough.)"""
         if version - self._anchor_version < self._anchor_every or self._base is None:
             return
         try:
             _require_whole(directory)
-            wrong = delta.difference(directory, self._base, self._checksums, self._checksum_format)
+            wrong = delta.difference(directory, self._base, checksums, self._checksum_format)
         except (OSError, RuntimeFault) as error:
             wrong = f"it cannot be read: {error}"
         if wrong:
             self._report(f"weights: {directory} is not version {version}, so it is no anchor: {wrong}")
             return
+        self._commit_anchor(directory, version)
+
+    def _make_anchor(self, scratch: Path, version: int) -> None:
+        """What a new node would make of the bucket: so it is that version, or is refused as there."""
+        directory = anchors_beside(scratch)
+        current = protocol.Current(
+            run=self._attempt.run,
+            attempt=self._attempt.number,
+            version=version,
+            manifest=version_key(self._prefix, self._attempt, version),
+        )
+        try:
+            directory.mkdir(exist_ok=True)
+            whole = fetch.bring(
+                self._s3,
+                self._bucket,
+                current,
+                weights_prefix=self._prefix,
+                models=directory,
+                base=self._base or directory,
+                keep=0,
+                workers=self._workers,
+                free_bytes=lambda path: cache.free_bytes(path) // ANCHOR_DISK_SHARE,
+                report=self._report,
+            )
+            self._commit_anchor(whole, version)
+        except (OSError, RuntimeFault, ClientError, BotoCoreError) as error:
+            # The run goes on; what is wrong with it for good shows at the next version.
+            self._report(f"weights: no anchor of version {version}: {error}")
+
+    def _commit_anchor(self, directory: Path, version: int) -> None:
         key = anchor_key(self._prefix, self._attempt, version)
         self._store(directory, transferred_names(directory), self._manifest(version, "full", None, ()), key)
         self._anchor, self._anchor_version = key, version
+
+
+def anchors_beside(published: Path) -> Path:
+    """Where the publisher keeps the whole of a version on scratch: beside the publication directory, which Miles empties
+    at its start."""
+    return published.with_name(f"{published.name}-anchors")
 
 
 def _require_whole(directory: Path) -> None:

@@ -11,7 +11,6 @@ from moerl_runtime.protocol import Attempt
 from moerl_runtime.weights import cache, delta, fetch, publish, safetensors
 from moerl_runtime.weights.manifest import Kind
 from moerl_runtime.weights.publish import Publisher
-
 from tests.images.runtime.checkpoint.fake_s3 import BUCKET, Client, Crash, FakeS3, refused
 
 PREFIX, RUN = "weights/", "trainer-1a2b3c4d"
@@ -125,11 +124,10 @@ class Trainer:
         self.states: dict[int, State] = {0: dict(base)}
         self.publisher = Publisher(
             s3,
-            bucket=BUCKET,
             weights_prefix=PREFIX,
             attempt=self.attempt,
             report=self.reported.append,
-            **{"workers": 1, **options},
+            **{"bucket": BUCKET, "workers": 1, **options},
         )
 
     def begin(self, *, resumed: bool = False) -> None:

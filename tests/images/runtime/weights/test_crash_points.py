@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from moerl_runtime.weights import publish
 
+from moerl_runtime.weights import publish
 from tests.images.runtime.checkpoint.fake_s3 import BUCKET, Crash, FakeS3
 
 from .bed import BASE, PREFIX, S3, Dies, Node, State, Trainer, changed, current, state_of

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from moerl_runtime.faults import RuntimeFault
 from moerl_runtime.weights import codecs, delta, safetensors
 from moerl_runtime.weights.delta import Encoding

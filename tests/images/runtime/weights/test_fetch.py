@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from moerl_runtime import protocol, store
 from moerl_runtime.faults import InputFault, RuntimeFault
 from moerl_runtime.weights import cache, fetch, manifest, publish
 from moerl_runtime.weights.transfer import Missing
-
 from tests.images.runtime.checkpoint.fake_s3 import BUCKET, Crash, FakeS3
 
 from .bed import BASE, PREFIX, S3, Dies, Node, Trainer, changed, current, state_of
@@ -23,7 +23,7 @@ from .bed import BASE, PREFIX, S3, Dies, Node, Trainer, changed, current, state_
 def published(folder: Path, versions: int, *, service: FakeS3 | None = None, **options: Any) -> tuple[FakeS3, Trainer]:
     """A run that published some versions, each third of them with an anchor."""
     service = service or FakeS3()
-    trainer = Trainer(S3(service), folder, anchor_every=1, **{"keep_versions": 100, **options})
+    trainer = Trainer(S3(service), folder, anchor_every=2, **{"keep_versions": 100, **options})
     trainer.begin()
     for version in range(1, versions + 1):
         trainer.step(anchor=version % 3 == 0)

@@ -6,13 +6,13 @@ import stat
 from pathlib import Path
 
 import pytest
+
+from infra.config import model_plan
 from moerl_runtime.faults import InputFault, RuntimeFault
 from moerl_runtime.plan import Node as Plan
 from moerl_runtime.weights import cache, manifest, models
 from moerl_runtime.weights.manifest import Model, list_files
 from moerl_runtime.weights.publish import transferred_names
-
-from infra.config import model_plan
 from tests.images.runtime.checkpoint.fake_s3 import BUCKET, Crash, FakeS3
 from tests.shipped import SHIPPED, plan_of
 

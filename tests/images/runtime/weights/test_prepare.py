@@ -10,10 +10,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+
 from moerl_runtime.faults import InputFault, RuntimeFault
 from moerl_runtime.weights import hub, models, prepare
 from moerl_runtime.weights.prepare import Job
-
 from tests.images.runtime.checkpoint.fake_s3 import BUCKET, Crash, FakeS3
 
 from .bed import BASE, S3, Dies, write_whole

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from moerl_runtime import protocol
 from moerl_runtime.faults import RuntimeFault
 from moerl_runtime.protocol import Attempt, Current
 from moerl_runtime.weights import manifest, publish, safetensors
 from moerl_runtime.weights.publish import Fenced, Publisher, Share
-
 from tests.images.runtime.checkpoint.fake_s3 import BUCKET, FakeS3
 
 from .bed import BASE, PREFIX, RUN, S3, Node, State, Trainer, changed, current, state_of, write_delta, write_whole
@@ -297,6 +297,35 @@ def test_an_anchor_that_is_gone_is_reported_and_the_run_goes_on(tmp_path: Path) 
     assert trainer.step() == 2
 
 
+def test_without_exports_the_publisher_makes_anchors_itself(tmp_path: Path) -> None:
+    """Else a run whose exports are no anchors ends up with a chain that nobody can replay."""
+    s3 = S3(FakeS3())
+    trainer = Trainer(s3, tmp_path, anchor_every=2, keep_versions=1)
+    trainer.begin()
+    for _ in range(9):
+        trainer.step()
+    anchors = {int(key.split("/")[3]) for key in s3._service.objects if key.endswith("full/manifest.json")}
+    assert anchors == {8}
+    assert not any("/00000007/" in key for key in s3._service.objects)
+    assert state_of(Node(tmp_path).bring(s3, current(s3))) == trainer.states[9]
+    assert len(list(publish.anchors_beside(trainer.folder / "published").glob("policy/*/*/*"))) <= 2
+
+
+def test_an_anchor_that_cannot_be_made_is_reported_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3 = S3(FakeS3())
+    trainer = Trainer(s3, tmp_path, anchor_every=1)
+    trainer.begin()
+    with monkeypatch.context() as patched:
+        patched.setattr(publish.cache, "free_bytes", lambda _: 0)
+        for _ in range(3):
+            trainer.step()
+    assert [line.split(":")[1] for line in trainer.reported] == [" no anchor of version 2", " no anchor of version 3"]
+    trainer.step()
+    assert any("/00000004/full/" in key for key in s3._service.objects)
+
+
 def test_whole_versions_need_no_deltas(tmp_path: Path) -> None:
     s3 = S3(FakeS3())
     trainer, node = Trainer(s3, tmp_path), Node(tmp_path)
@@ -312,7 +341,7 @@ def test_whole_versions_need_no_deltas(tmp_path: Path) -> None:
 class Ranks:
     """Two nodes of a trainer, each with its own disk and its own half of the delta."""
 
-    def __init__(self, s3s: Sequence[S3], folder: Path) -> None:
+    def __init__(self, s3s: Sequence[S3], folder: Path, *, anchor_every: int = 10) -> None:
         self.publishers = [
             Publisher(
                 s3,
@@ -321,6 +350,7 @@ class Ranks:
                 attempt=Attempt(run=RUN, number=1),
                 workers=1,
                 report=lambda _: None,
+                anchor_every=anchor_every,
             )
             for s3 in s3s
         ]
@@ -382,6 +412,20 @@ def test_shares_of_several_nodes_become_one_version(tmp_path: Path) -> None:
     assert ranks.publish(2, changed(BASE, 3), BASE) == [None, None]
     assert state_of(node.bring(S3(service), current(S3(service)))) == BASE
     assert list((tmp_path / "ranks" / "node1").iterdir()) == []
+
+
+def test_ranks_do_not_wait_for_anchors(tmp_path: Path) -> None:
+    service, gate = FakeS3(), threading.Event()
+    s3s = [S3(service, lambda operation: gate.wait(30) and None if operation == "download_file" else None), S3(service)]
+    ranks, node = Ranks(s3s, tmp_path / "ranks", anchor_every=1), Node(tmp_path)
+    ranks.publishers[0].begin(write_whole(tmp_path / "hf", BASE), resumed=False)
+    states = [BASE, changed(BASE, 3), changed(BASE, 6), changed(BASE, 9)]
+    for version in range(1, 4):
+        assert ranks.publish(version, states[version - 1], states[version]) == [None, None]
+    gate.set()
+    ranks.publishers[0].flush(30.0)
+    assert any("/00000002/full/manifest" in key for key in service.objects)
+    assert state_of(node.bring(S3(service), current(S3(service)))) == states[3]
 
 
 @pytest.mark.parametrize("failing", [0, 1])

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from moerl_runtime import protocol
 from moerl_runtime.protocol import Attempt, Current
 from moerl_runtime.weights import fetch, manifest, retain
 from moerl_runtime.weights.manifest import File, Manifest
-
 from tests.images.runtime.checkpoint.fake_s3 import BUCKET, Crash, FakeS3
 
 from .bed import PREFIX, RUN, S3, Dies

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from moerl_runtime.faults import RuntimeFault
 from moerl_runtime.weights import safetensors
 

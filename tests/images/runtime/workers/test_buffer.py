@@ -6,6 +6,7 @@ from collections import OrderedDict
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from moerl_runtime import protocol, serve
 from moerl_runtime.protocol import Attempt
 from moerl_runtime.serve import Request

@@ -6,13 +6,13 @@ import socket
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from moerl_runtime import plan as plans
 from moerl_runtime import serve
 from moerl_runtime.plan import Node
 from moerl_runtime.serve import Answer, Request
 from moerl_runtime.workers import buffer_client
 from moerl_runtime.workers.buffer_client import BufferClient, host_of
-
 from tests.shipped import plan_of
 
 

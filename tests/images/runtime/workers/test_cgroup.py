@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from moerl_runtime.workers import cgroup
 
 

@@ -9,13 +9,13 @@ import threading
 from typing import Any
 
 import pytest
+
 from moerl_runtime import graders, serve
 from moerl_runtime.faults import InputFault
 from moerl_runtime.serve import Request
 from moerl_runtime.workers import environment, running
 from moerl_runtime.workers.environment import SCORE_PATH, Scores, read_ask
 from moerl_runtime.workers.grading import Ask, Grade, Grading, Limits
-
 from tests.images.runtime.workers import misbehaving
 
 GIB = 2**30
