@@ -15,11 +15,11 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from botocore.exceptions import EndpointConnectionError
+
 from moerl_runtime import protocol
 from moerl_runtime.agent.effects import Stopped
 from moerl_runtime.agent.states import State
 from moerl_runtime.protocol import DeadLetter, TaskMessage
-
 from tests.images.runtime.agent.services import Moment, refusal
 from tests.images.runtime.agent.simulation import FIRST, QUEUES, SETTINGS, Agent, Engine, World, current
 

@@ -50,6 +50,8 @@ class Sqs:
     def __init__(self, clock: Callable[[], float], chance: random.Random, *, duplicates: float = 0.0) -> None:
         self._clock, self._chance, self.duplicates = clock, chance, duplicates
         self.queues: dict[str, Queue] = {}
+        self.watch: Callable[[str, str], None] = lambda _url, _body: None
+        """Sees every message that is sent."""
         self.delivered_again = 0
         self._receipts = 0
 
@@ -57,6 +59,7 @@ class Sqs:
         return self.queues.setdefault(url, Queue())
 
     def send(self, url: str, body: str) -> None:
+        self.watch(url, body)
         queue = self.queue(url)
         queue.sent += 1
         queue.messages[queue.sent] = Message(queue.sent, body, self._clock())

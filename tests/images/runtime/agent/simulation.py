@@ -27,7 +27,6 @@ from moerl_runtime.graders import GradeError
 from moerl_runtime.imds import Notice
 from moerl_runtime.metrics import Metrics
 from moerl_runtime.protocol import Attempt, Current, TaskMessage, TaskPayload
-
 from tests.images.runtime.agent.services import S3, Interfere, Moment, S3Client, Sqs, SqsClient, nothing
 
 QUEUES = Queues(tasks="tasks", results="results", dead_letters="dead")
@@ -51,6 +50,7 @@ class World:
         self.chance = random.Random(seed)  # noqa: S311 - a seed has to give the same run
         self.sqs = Sqs(lambda: self.now, self.chance, duplicates=duplicates)
         self.s3 = S3(lambda: self.now)
+        self.sqs.watch = self._believes
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self.metrics = Metrics(METRICS)
@@ -78,6 +78,11 @@ class World:
         self.run(lambda: bool(over), limit_seconds=seconds + 1)
 
     # --- the trainer's part ---
+
+    def _believes(self, url: str, body: str) -> None:
+        """A trainer reads what is announced, so nothing may be announced before it is stored."""
+        if url == QUEUES.results:
+            assert protocol.decode(protocol.ResultMessage, body).key in self.s3.objects, "announced and not stored"
 
     def point_at(self, current: Current) -> None:
         self.s3.put(WEIGHTS + protocol.CURRENT_NAME, protocol.encode(current).encode())

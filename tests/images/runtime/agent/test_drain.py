@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
 from moerl_runtime.agent import effects as do
 from moerl_runtime.agent.core import BROKEN, LEFT_LEASED, ORDERLY
 from moerl_runtime.agent.states import State
-
 from tests.images.runtime.agent.simulation import QUEUES, SETTINGS, Agent, Engine, World, current
 from tests.images.runtime.agent.test_serving import outcomes, sample_of
 

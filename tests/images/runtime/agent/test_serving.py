@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+
 from moerl_runtime import protocol
 from moerl_runtime.agent import effects as do
 from moerl_runtime.agent.settings import LEASE_TOTAL_SECONDS
 from moerl_runtime.agent.states import State
 from moerl_runtime.engine.answers import Answer
 from moerl_runtime.protocol import Attempt, DeadLetter, Sample, TaskMessage
-
 from tests.images.runtime.agent.simulation import QUEUES, SETTINGS, Agent, Engine, World, current
 
 TASKS = "moerl_agent_tasks_total"
@@ -439,6 +439,7 @@ def test_what_a_former_agent_left_in_the_engine_is_ended_first(world: World) -> 
 
 def test_an_agent_pulls_nothing_while_too_many_results_wait(world: World) -> None:
     for number in range(11):
+        world.s3.put(_result(number).key, b"")
         world.sqs.send(QUEUES.results, protocol.encode(_result(number)))
     agent = Agent(world, Engine(world), settings=replace(SETTINGS, results_max=10))
     world.run_for(40)  # the long poll that was open when it was found out is over
@@ -452,7 +453,7 @@ def test_an_agent_pulls_nothing_while_too_many_results_wait(world: World) -> Non
 
 
 def _result(number: int) -> protocol.ResultMessage:
-    return protocol.ResultMessage(run="run", attempt=1, group=1000 + number, sample=0, key="k")
+    return protocol.ResultMessage(run="run", attempt=1, group=1000 + number, sample=0, key=f"old/{number}")
 
 
 def test_an_answer_of_a_mistake_in_a_thread_ends_the_agent_in_order(world: World) -> None:
@@ -470,3 +471,48 @@ def test_an_answer_of_a_mistake_in_a_thread_ends_the_agent_in_order(world: World
 
 def test_aborted_answers_are_never_samples() -> None:
     assert Answer(ending="aborted").tokens == ()
+
+
+def test_a_task_is_complete_when_every_sample_is_stored_and_not_when_nothing_runs_any_more(world: World) -> None:
+    """The last answer comes when the engine is not believed any more: its sample is missing, however idle the task is."""
+    world.issue(0, samples=2)
+    engine = Engine(world, seconds=lambda: 1e5)
+    agent = Agent(world, engine, settings=replace(SETTINGS, tasks_max=1))
+    world.run_for(5)
+    first, second = sorted(engine.asked)
+    agent.hung |= {do.Publish}
+    engine._finish(first)
+    (publish,) = [effect for effect in agent.performed if isinstance(effect, do.Publish)]
+    agent.tell(do.Crashed("Depth", "KeyError: a mistake"))
+    engine._finish(second)
+    agent.tell(do.Published(publish.lease, publish.sample, new=True))
+    world.run(lambda: not agent.alive, limit_seconds=30)
+    assert outcomes(agent) == {"returned": 1}
+    assert world.sqs.visible(QUEUES.tasks) == 1
+
+
+def test_a_lease_that_is_being_given_back_is_not_extended(world: World) -> None:
+    """An extension after the return would hide the task again."""
+    world.issue(0)
+    agent = Agent(world, Engine(world, seconds=lambda: 1e5))
+    world.run_for(5)
+    agent.hung |= {do.GiveBack}
+    agent.engine.die()
+    agent.core.tasks.give_back(agent.core.ledger.open())
+    before = len(agent.performed)
+    world.run_for(90)
+    assert not [effect for effect in agent.performed[before:] if isinstance(effect, do.Extend)]
+
+
+def test_a_lease_that_could_not_be_extended_counts_as_over_when_its_time_is(world: World) -> None:
+    def interfere(name: str, _moment: str) -> None:
+        if name == "extend":
+            raise OSError("connection reset")
+
+    world.issue(0)
+    engine = Engine(world, seconds=lambda: 150.0)
+    agent = Agent(world, engine, settings=replace(SETTINGS, tasks_max=1), interfere=interfere)
+    world.run(lambda: bool(outcomes(agent)), limit_seconds=200)
+    assert outcomes(agent) == {"expired": 1}
+    assert not [effect for effect in agent.performed if isinstance(effect, do.Delete)]
+    served(world, 1)

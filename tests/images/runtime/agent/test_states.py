@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from moerl_runtime.agent.states import TABLE, ImpossibleTurn, State, Turn, after
 
 EXPECTED = {

@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from moerl_runtime.agent import effects as do
 from moerl_runtime.agent.core import BROKEN
 from moerl_runtime.agent.states import State
 from moerl_runtime.agent.weights import tag_of, version_of
 from moerl_runtime.protocol import Attempt, Current
-
 from tests.images.runtime.agent.simulation import QUEUES, SETTINGS, Agent, Engine, World, current
 from tests.images.runtime.agent.test_serving import outcomes, sample_of, served
 
