@@ -7,8 +7,10 @@ keys, never payloads, and nothing rests on them alone: what was issued and what 
     weights bucket, samples/RUN/ATTEMPT/tasks/GROUP.json            written before the group is sent
                     samples/RUN/ATTEMPT/samples/GROUP/SAMPLE.json   written once, by whoever finishes first
                     samples/RUN/ATTEMPT/dead/GROUP.json             why a group was given up, by the trainer
+                    samples/RUN/ATTEMPT/loaded/HOST.json            which version an engine serves, by its agent
                     weights/current.json                            which attempt and version engines should serve
                     weights/RUN/ATTEMPT/VERSION/manifest.json       written last; the version's files beside it
+                    weights/RUN/ATTEMPT/VERSION/full/manifest.json  an anchor: the whole of a version published as a delta
     checkpoint bucket, checkpoints/RUN/lease.json                   who may write
                     checkpoints/RUN/attempts/ATTEMPT.json           where that attempt resumed from
                     checkpoints/RUN/steps/ATTEMPT/STEP/complete.json  the commit marker; files and node manifests beside it
