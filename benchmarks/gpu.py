@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -34,6 +35,11 @@ NCCL_VERSION = "2.31.2"
 NCCL_ARCHIVE = f"nccl-{NCCL_VERSION}-sm90.tar.xz"
 POOL, PORT = "rollout", 29_500
 BUILD_JOBS = "16"
+SYSTEM_COMPILER = ("/usr/bin/gcc", "/usr/bin/g++")
+"""Taken where they exist: another one first on the path may bring a libstdc++ that is not the process's."""
+TOOLCHAIN = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS", "LIBRARY_PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "CPATH")
+STATIC_LIBSTDCXX = "_ZNSt6localeC1Ev"
+"""std::locale::locale(), which nothing but libstdc++ defines."""
 MULTICAST_OFF = {
     "NCCL_NVLS_ENABLE": "0",
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
@@ -87,8 +93,9 @@ class Machine:
         seconds: float,
         folder: Path | None = None,
         extra: Mapping[str, str] | None = None,
+        quiet: bool = False,
     ) -> str:
-        """Runs a program, its output to the log and back. Raises subprocess.SubprocessError where it fails or lasts."""
+        """Runs a program, its output to the log (unless `quiet`) and back. Raises SubprocessError where it fails or lasts."""
         self.say(f"$ {' '.join(command)}")
         process = subprocess.Popen(  # noqa: S603
             command,
@@ -109,7 +116,8 @@ class Machine:
             output, _ = process.communicate()
             self.say(output)
             raise
-        self.say(output)
+        if process.returncode or not quiet:
+            self.say(output)
         if process.returncode:
             raise subprocess.CalledProcessError(process.returncode, command, output)
         return output
@@ -124,6 +132,8 @@ def facts(machine: Machine) -> None:
     machine.run("nvidia-smi", seconds=60)
     machine.run("nvidia-smi", "topo", "-m", seconds=60)
     machine.run("nvcc", "--version", seconds=60)
+    named = {name: os.environ[name] for name in TOOLCHAIN if name in os.environ}
+    machine.say(f"toolchain: {named}, g++ {shutil.which('g++')}, system {Path(SYSTEM_COMPILER[1]).exists()}")
     machine.run(
         sys.executable,
         "-c",
@@ -165,6 +175,8 @@ def _one_nccl(machine: Machine) -> None:
 
 def build(machine: Machine) -> None:
     """DeepEP's extension for the host; its kernels are compiled when they are first used."""
+    system = {"CC": SYSTEM_COMPILER[0], "CXX": SYSTEM_COMPILER[1]} if Path(SYSTEM_COMPILER[1]).exists() else {}
+    paths = (machine.nccl / "lib", _cuda_stubs(), os.environ.get("LIBRARY_PATH", ""))
     machine.run(
         sys.executable,
         "setup.py",
@@ -172,16 +184,23 @@ def build(machine: Machine) -> None:
         seconds=420,
         folder=machine.deepep,
         extra={
+            **system,
             "TORCH_CUDA_ARCH_LIST": "9.0",
             "MAX_JOBS": BUILD_JOBS,
             # setup.py names libnccl without saying where it is.
-            "LIBRARY_PATH": f"{machine.nccl / 'lib'}:{_cuda_stubs()}",
-            # A compiler that has libstdc++ as an archive alone would put a second copy into the extension, whose locale
-            # facets are not those that the process has: the first use of std::regex, in the JIT, ends in a segfault.
-            "LDFLAGS": "-nostdlib++ -Wl,--no-as-needed -l:libstdc++.so.6",
+            "LIBRARY_PATH": ":".join(str(path) for path in paths if str(path)),
+            # Before the objects, so that no member of a static libstdc++ is taken, whatever the compiler adds.
+            "LDFLAGS": " ".join(
+                filter(None, (os.environ.get("LDFLAGS"), "-Wl,--no-as-needed -l:libstdc++.so.6 -Wl,--as-needed"))
+            ),
             "LD_PRELOAD": "",
         },
     )
+    (extension,) = machine.deepep.glob("build/lib.*/deep_ep/_C.*.so")
+    symbols = machine.run("nm", str(extension), seconds=60, quiet=True)
+    if re.search(rf" [TtWwVu] {STATIC_LIBSTDCXX}$", symbols, re.MULTILINE):
+        # The second copy has locale facets of its own, and the first regular expression ends the process.
+        raise ValueError(f"{extension} carries a libstdc++ of its own beside torch's; link it with the shared one")
     machine.run(
         sys.executable, "-c", "import torch, deep_ep; print(deep_ep.__version__, deep_ep.__file__)", seconds=120
     )

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import urllib3
+
+from k8s import metrics
 from moerl_runtime import serve
 from moerl_runtime.cli import main
 from moerl_runtime.efa_exporter import COUNTERS, PREFIX, exposition, handler
-
-from k8s import metrics
 
 
 def device(sysfs: Path, name: str, counters: dict[str, str]) -> Path:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
 from moerl_runtime import load_gdrdrv
 from moerl_runtime.cli import main
 from moerl_runtime.faults import InputFault, RuntimeFault

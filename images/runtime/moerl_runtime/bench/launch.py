@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -35,6 +36,7 @@ def variables_of(settings: Settings, variables: Mapping[str, str], log: Path) ->
         "NCCL_DEBUG": "INFO",
         "NCCL_DEBUG_SUBSYS": "INIT,ENV,NET",
         "NCCL_DEBUG_FILE": str(log),
+        "PYTHONFAULTHANDLER": "1",
         "TORCHDYNAMO_DISABLE": "1",
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
@@ -111,7 +113,8 @@ def _output(folder: Path, local_rank: int) -> Path:
 
 
 def _reason(folder: Path, local_rank: int, code: int | None) -> str:
-    return f"local rank {local_rank} ended with {code}\n{_tail(_output(folder, local_rank))}"
+    how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with {code}"
+    return f"local rank {local_rank} {how}\n{_tail(_output(folder, local_rank))}"
 
 
 def _tail(log: Path) -> str:

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+
 from moerl_runtime.bench import cli
 from moerl_runtime.cli import main
 from moerl_runtime.faults import InputFault
 from moerl_runtime.plan import Node as Document
-
 from tests.shipped import plan_of
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from moerl_runtime.bench import correctness
 from moerl_runtime.bench.dispatch import PlainDispatcher, Received
 from moerl_runtime.bench.settings import Shape

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from moerl_runtime.bench import nccl_log
 from moerl_runtime.bench.nccl_log import Evidence
 from moerl_runtime.preflight.check import Check

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from infra.local.processes import free_port, listening_addresses
 from moerl_runtime.bench import meeting, timing
 from moerl_runtime.bench.launch import Outcome, run_ranks, variables_of
 from moerl_runtime.bench.settings import Case, Links, Settings, Shape, read, write
 from moerl_runtime.cli import main
-
-from infra.local.processes import free_port, listening_addresses
 from tests.shipped import plan_of
 
 pytest.importorskip("torch")
@@ -129,6 +129,12 @@ def test_one_rank_that_fails_ends_the_others_and_is_quoted(tmp_path: Path) -> No
     assert "no route" in outcome.failure
     other = int((tmp_path / "pid").read_text(encoding="utf-8"))
     assert not Path(f"/proc/{other}").exists()
+
+
+def test_a_rank_that_crashes_is_named_with_its_signal(tmp_path: Path) -> None:
+    with program(tmp_path, "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n") as python:
+        outcome = launched(tmp_path, settings(ranks_per_node=1), python=python)
+    assert "local rank 0 was killed by SIGSEGV" in outcome.failure
 
 
 def test_ranks_that_hang_are_ended(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from moerl_runtime.bench import report, verdict
 from moerl_runtime.bench.settings import Case, Links, Settings, Shape
 from moerl_runtime.bench.verdict import Floor

@@ -13,7 +13,6 @@ from moerl_runtime.preflight.check import Check
 from moerl_runtime.preflight.collect import Facts, Ran, collect
 from moerl_runtime.preflight.expected import Expected, expected
 from moerl_runtime.preflight.judge import judge
-
 from tests.shipped import Changes, plan_of
 
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from infra.config.pool_plan import EFA_RESOURCE, GPU_RESOURCE, HUGE_PAGES_RESOURCE
 from moerl_runtime import efa_exporter, load_gdrdrv
 from moerl_runtime.bench import cli
 from moerl_runtime.bench.cli import INDEX_VARIABLE, settings_of
@@ -17,8 +19,6 @@ from moerl_runtime.plan import Node as Document
 from moerl_runtime.preflight.collect import collect
 from moerl_runtime.preflight.expected import expected
 from moerl_runtime.preflight.judge import judge
-
-from infra.config.pool_plan import EFA_RESOURCE, GPU_RESOURCE, HUGE_PAGES_RESOURCE
 from tests.k8s.renders import rendered
 from tests.shipped import SHIPPED, plan_of
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from moerl_runtime.cli import main
 
+from moerl_runtime.cli import main
 from tests.images.runtime.preflight.nodes import document
 
 

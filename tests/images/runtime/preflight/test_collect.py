@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 from moerl_runtime.preflight.collect import GPU_FIELDS, Ran, collect, run_program
-
 from tests.images.runtime.preflight.nodes import FakeNode, healthy, wanted
 
 

@@ -6,13 +6,13 @@ import json
 from dataclasses import replace
 
 import pytest
-from moerl_runtime.faults import InputFault
-from moerl_runtime.plan import Node as Document
-from moerl_runtime.preflight.expected import expected
 
 from infra.catalog import CATALOG
 from infra.config.loader import load_text
 from infra.config.plan import build_plan
+from moerl_runtime.faults import InputFault
+from moerl_runtime.plan import Node as Document
+from moerl_runtime.preflight.expected import expected
 from tests.images.runtime.preflight.nodes import BASELINE, ENGINE_OF_HALF_A_NODE, document, wanted
 from tests.shipped import text_of
 

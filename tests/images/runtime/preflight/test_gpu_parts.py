@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 
 import pytest
+
 from moerl_runtime.preflight import cuda_probe
 from moerl_runtime.preflight.collect import Ran
 from moerl_runtime.preflight.gpu_parts import gpu_checks, judge_probe, settings_for
-
 from tests.images.runtime.preflight.nodes import BASELINE, wanted
 
 

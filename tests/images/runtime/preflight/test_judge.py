@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from moerl_runtime.preflight.check import exit_code
 from moerl_runtime.preflight.judge import between_nodes
-
 from tests.images.runtime.preflight.nodes import (
     ENGINE_OF_HALF_A_NODE,
     PLUGIN,
