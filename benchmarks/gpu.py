@@ -175,7 +175,8 @@ def _one_nccl(machine: Machine) -> None:
 
 def build(machine: Machine) -> None:
     """DeepEP's extension for the host; its kernels are compiled when they are first used."""
-    system = {"CC": SYSTEM_COMPILER[0], "CXX": SYSTEM_COMPILER[1]} if Path(SYSTEM_COMPILER[1]).exists() else {}
+    there = all(Path(compiler).exists() for compiler in SYSTEM_COMPILER)
+    system = dict(zip(("CC", "CXX"), SYSTEM_COMPILER, strict=True)) if there else {}
     paths = (machine.nccl / "lib", _cuda_stubs(), os.environ.get("LIBRARY_PATH", ""))
     machine.run(
         sys.executable,

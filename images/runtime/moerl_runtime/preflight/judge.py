@@ -340,7 +340,7 @@ def _memory(facts: Facts, expected: Expected) -> tuple[Check, ...]:
             judged(
                 "shared memory",
                 size >= expected.shm_mib,
-                found=f"/dev/shm of {size} MiB",
+                found=f"/dev/shm of {size} MiB",  # noqa: S108 - a mount point, not a file
                 needed=f"{expected.shm_mib} MiB",
                 fix="Mount the plan's memory volume at /dev/shm: NCCL dies in the default of 64 MiB.",
                 cause="shared-memory",
