@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moerl_runtime.checkpoint import handover
-from moerl_runtime.cli import main
 
 from k8s.charts.trainer import ENTRYPOINT
+from moerl_runtime.checkpoint import handover
+from moerl_runtime.cli import main
 from tests.images.runtime.trainer.fakes import REGION, Bed, plan_document
 
 STEPS = 3

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import urllib3
+
 from moerl_runtime.serve import Answer, Request, serving
 from moerl_runtime.trainer.control import Control, scraper
 from moerl_runtime.trainer.metrics import metrics
 from moerl_runtime.trainer.report import PHASE_PATH, SERIES_PATH, Reporter, poster
-
 from tests.images.runtime.trainer.fakes import Clock
 
 

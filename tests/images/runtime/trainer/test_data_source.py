@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from moerl_runtime import lease, protocol
 from moerl_runtime.checkpoint import handover
 from moerl_runtime.faults import InputFault
@@ -20,7 +21,6 @@ from moerl_runtime.trainer.settings import Resumed
 from moerl_runtime.weights import safetensors
 from moerl_runtime.weights.publish import read_current
 from moerl_runtime.workers.buffer_client import BufferClient
-
 from tests.images.runtime.trainer.fakes import (
     Agent,
     Bed,

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+
 from moerl_runtime import protocol, sqs, store
 from moerl_runtime.faults import InputFault
 from moerl_runtime.metrics import Metrics
@@ -17,7 +18,6 @@ from moerl_runtime.protocol import Attempt, DeadLetter, ResultMessage, Sample, T
 from moerl_runtime.trainer.dispatch import Feed, Limits, Pace, Stalled, TooManyDead
 from moerl_runtime.trainer.ledger import Ledger
 from moerl_runtime.trainer.metrics import metrics
-
 from tests.images.runtime.trainer.fakes import Agent, Bed, Clock, Fleet, chaos, payload, sample
 
 ATTEMPT = Attempt(run="trainer-0123abcd", number=3)

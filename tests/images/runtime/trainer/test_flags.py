@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from moerl_runtime.faults import InputFault
-from moerl_runtime.trainer import flags
 
 from k8s.charts.trainer import FLAGS_FILE
 from k8s.flags import miles, slime
+from moerl_runtime.faults import InputFault
+from moerl_runtime.trainer import flags
 from tests.shipped import plan_of
 
 FLAGS = ("--a", "1", "--switch", "--b", "2")

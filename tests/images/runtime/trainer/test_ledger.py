@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
 from moerl_runtime.faults import InputFault
 from moerl_runtime.protocol import Sample
 from moerl_runtime.trainer.ledger import Ledger, Taken, positions

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from moerl_runtime.trainer.dispatch import STALENESS_VERSIONS
-from moerl_runtime.trainer.metrics import FAMILIES
-
 from k8s.alerts import STALE_VERSIONS
 from k8s.metrics import METRICS, TRAINER
+from moerl_runtime.trainer.dispatch import STALENESS_VERSIONS
+from moerl_runtime.trainer.metrics import FAMILIES
 
 
 def test_every_family_of_the_trainer_is_declared_as_the_monitors_know_it() -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from moerl_runtime import store
 from moerl_runtime.faults import InputFault
 from moerl_runtime.trainer.prompts import Columns, Prompts, Row, fingerprint, parse, read, renderer
-
 from tests.images.runtime.trainer.fakes import Bed, Tokenizer
 
 COLUMNS = Columns(prompt="prompt", label="label")

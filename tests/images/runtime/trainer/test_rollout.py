@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from moerl_runtime.faults import InputFault
 from moerl_runtime.trainer.data_source import DataSource
 from moerl_runtime.trainer.rollout import Rollout, generate_rollout

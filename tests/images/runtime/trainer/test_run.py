@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+
 from moerl_runtime import lease, plan, protocol, store
 from moerl_runtime.checkpoint import handover, layout, resolve
 from moerl_runtime.checkpoint.layout import Complete, Position
@@ -18,7 +19,6 @@ from moerl_runtime.protocol import Attempt
 from moerl_runtime.trainer import flags, settings
 from moerl_runtime.trainer.control import Control
 from moerl_runtime.trainer.run import LOOK_SECONDS, Around, Disagreement, NothingToDo, Order, run, save_asked
-
 from tests.images.runtime.trainer.fakes import Bed, Clock, plan_document, plan_node
 
 RUN = "trainer-0123abcd"

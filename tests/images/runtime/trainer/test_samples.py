@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from moerl_runtime.protocol import Sample
 from moerl_runtime.trainer.ledger import Taken
 from moerl_runtime.trainer.prompts import Row
 from moerl_runtime.trainer.samples import framework_group, problem, prompt_group, repeats, statistics
-
 from tests.images.runtime.trainer.fakes import SAMPLE, FrameworkSample, sample
 
 ROW = Row(prompt="question", label="7", metadata={"source": "x"})
