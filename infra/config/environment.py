@@ -258,6 +258,11 @@ class Images(Part):
         default={}, examples=[{"CVE-2026-12345": "in a tool that no process of a run starts"}]
     )
     """Critical findings that do not stop an image build, each with its reason in a line; any other one does."""
+    docker_hub_secret_arn: SecretArn | None = Field(
+        default=None, examples=["arn:aws:secretsmanager:us-west-2:123456789012:secret:docker-hub-AbCdEf"]
+    )
+    """Secrets Manager secret, `{"username": ..., "token": ...}`, with which image builds pull base images from Docker Hub;
+    anonymous when absent, under a limit that all users of CodeBuild's addresses share."""
     bake_ami: bool = False
     """True adds a stack that bakes an AMI from the EKS one: newer EFA driver, gdrdrv, driver option, huge pages, Lustre."""
 

@@ -115,6 +115,7 @@ class Plan:
     images: Mapping[str, str]
     """Third-party images by name, as REPOSITORY:TAG@DIGEST; the digest reads `unresolved` until it is pinned, which no
     node can pull."""
+    docker_hub_secret_arn: str | None
     accepted_vulnerabilities: Mapping[str, str]
     """Critical findings, with their reasons, that do not stop an image build."""
     charts: Mapping[str, str]
@@ -194,6 +195,7 @@ def build_plan(
         addons=addons,
         kubectl=pins.kubectl,
         images=_images(environment, pins, catalog),
+        docker_hub_secret_arn=environment.images.docker_hub_secret_arn,
         accepted_vulnerabilities=dict(sorted(environment.images.accepted_vulnerabilities.items())),
         charts={name: pins.charts.get(name, UNRESOLVED_TEXT) for name in _charts(catalog)},
         emails=environment.alerts.emails,

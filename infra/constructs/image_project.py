@@ -45,7 +45,7 @@ PUSH = (
 
 def image_role(scope: Construct, plan: Plan) -> iam.Role:
     """Pushes to one repository, writes the digests' parameters, reads contexts, writes lists of contents."""
-    names = plan.names
+    names, secret = plan.names, plan.docker_hub_secret_arn
     bucket = bucket_arn(plan, names.apply_bucket)
     contexts, lists = f"{bucket}/{CONTEXT_PREFIX}*", f"{bucket}/{SBOM_PREFIX}*"
     in_account = f"{plan.region}:{plan.account}"
@@ -64,6 +64,7 @@ def image_role(scope: Construct, plan: Plan) -> iam.Role:
             allow(["ssm:PutParameter"], parameters),
             allow(["s3:GetObject"], [contexts]),
             allow(["s3:PutObject"], [lists]),
+            *([allow(["secretsmanager:GetSecretValue"], [secret])] if secret else []),
         ],
     )
     for resource in (contexts, lists):
@@ -90,7 +91,7 @@ def image_project(scope: Construct, plan: Plan, *, role: iam.Role) -> codebuild.
             compute_type=COMPUTE,
             image=IMAGE,
             privileged_mode=True,
-            environment_variables=environment_variables(_variables(plan)),
+            environment_variables=[*environment_variables(_variables(plan)), *_secrets(plan)],
         ),
         logs_config=build_logs(scope, "ImageLogs", project_name=plan.names.image_project),
         concurrent_build_limit=1,
@@ -100,6 +101,18 @@ def image_project(scope: Construct, plan: Plan, *, role: iam.Role) -> codebuild.
     acknowledge(made, "AwsSolutions-CB3", "a Docker engine runs in the build, which takes a privileged container")
     acknowledge(made, "AwsSolutions-CB4", "the project writes no artifact that a key could encrypt")
     return made
+
+
+def _secrets(plan: Plan) -> list[codebuild.CfnProject.EnvironmentVariableProperty]:
+    """Fetched by CodeBuild when a build starts, and masked in its log. No Dockerfile sees them."""
+    if plan.docker_hub_secret_arn is None:
+        return []
+    return [
+        codebuild.CfnProject.EnvironmentVariableProperty(
+            name=name, type="SECRETS_MANAGER", value=f"{plan.docker_hub_secret_arn}:{key}"
+        )
+        for name, key in (("DOCKER_HUB_TOKEN", "token"), ("DOCKER_HUB_USER", "username"))
+    ]
 
 
 def _variables(plan: Plan) -> dict[str, str]:

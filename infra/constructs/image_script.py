@@ -54,6 +54,9 @@ else
   while IFS= read -r argument; do
     options+=(--build-arg "$argument")
   done < {arguments_file}
+  if [[ -n "${{DOCKER_HUB_TOKEN:-}}" ]]; then
+    docker login --username "$DOCKER_HUB_USER" --password-stdin <<< "$DOCKER_HUB_TOKEN"
+  fi
   echo "image: build $reference"
   docker build --file "{context_folder}/$STACK/Dockerfile" --tag "$reference" "${{options[@]}}" {context_folder}
   echo "image: list what is inside"

@@ -50,7 +50,7 @@ DOCKER = """#!{python}
 import json, os, sys
 arguments = sys.argv[1:]
 if arguments[0] == "login":
-    assert sys.stdin.read().strip() == "secret"
+    assert sys.stdin.read().strip() == ("hub token" if "someone" in arguments else "secret")
 with open(os.environ["CALLS"], "a") as calls:
     calls.write("docker " + json.dumps(arguments) + "\\n")
 if arguments[0] == os.environ.get("FAILS_ON"):
@@ -154,6 +154,13 @@ def test_it_builds_lists_pushes_scans_and_then_names_the_image(project: Project)
     assert f"--name /moerl/starter/image/efa-gda --type String --overwrite --value {URI}@{DIGEST}" in put
     assert done.stdout.endswith(f"image: {URI}@{DIGEST}\n")
     assert (project.store / "bucket/sbom" / f"{project.tag}.spdx.json").read_text(encoding="utf-8") == "{}\n"
+
+
+def test_base_images_are_pulled_under_an_account_where_there_is_one(project: Project) -> None:
+    assert project.run(DOCKER_HUB_USER="someone", DOCKER_HUB_TOKEN="hub token").returncode == 0  # noqa: S106
+    assert verbs(project.docker()) == ["login", "build", "run", "login", "push"]
+    assert project.docker()[0] == ["login", "--username", "someone", "--password-stdin"]
+    assert not [line for line in project.calls("docker ") if "hub token" in line]
 
 
 def test_every_build_argument_arrives_whole_and_none_is_run(project: Project) -> None:

@@ -119,6 +119,19 @@ def test_accepted_findings_come_from_the_file(plan: Plans, template: Templates) 
     assert variables(template(plan("starter-p5en"), "images"))["ACCEPTED"] == ""
 
 
+def test_a_docker_hub_account_is_read_from_its_secret_and_stands_nowhere(plan: Plans, template: Templates) -> None:
+    arn = "arn:aws:secretsmanager:us-west-2:123456789012:secret:docker-hub-AbCdEf"
+    stack = template(plan("starter-p5en", {"images.docker_hub_secret_arn": arn}), "images")
+    found = project(stack)["Environment"]["EnvironmentVariables"]
+    assert [one for one in found if one.get("Type")] == [
+        {"Name": "DOCKER_HUB_TOKEN", "Type": "SECRETS_MANAGER", "Value": f"{arn}:token"},
+        {"Name": "DOCKER_HUB_USER", "Type": "SECRETS_MANAGER", "Value": f"{arn}:username"},
+    ]
+    assert granted(stack)["secretsmanager:GetSecretValue"] == [arn]
+    without = template(plan("starter-p5en"), "images")
+    assert not [name for name in variables(without) if name.startswith("DOCKER_HUB")]
+
+
 def test_the_stack_owns_no_parameter_that_builds_write(reference: Template) -> None:
     assert by_type(reference, "AWS::SSM::Parameter") == {}
 
