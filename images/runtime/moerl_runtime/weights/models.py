@@ -44,12 +44,8 @@ def stored(s3: store.S3Client, bucket: str, name: str) -> Model | None:
     return None if found is None else manifest.decode_model(found.body)
 
 
-def upload(s3: store.S3Client, bucket: str, name: str, directory: Path, files: Sequence[File], *, workers: int) -> None:
-    """Files alone; `complete` makes a model of them."""
-    transfer.upload(s3, bucket, prefix_of(name), directory, files, workers=workers)
-
-
 def complete(s3: store.S3Client, bucket: str, model: Model) -> None:
+    """Makes a model of the files that are stored."""
     store.put(s3, bucket, prefix_of(model.name) + MODEL_MARKER, manifest.encode(model))
 
 
@@ -98,7 +94,7 @@ def fetch(
                 "Remove models that no run uses from the node, or take nodes with more local disk.",
             )
         begun = clock()
-        read = transfer.download(s3, bucket, prefix_of(name), half, model.files, workers=workers)
+        read = transfer.download(s3, bucket, prefix_of(name), half, model.files, workers=workers, report=report)
         transfer.sync(half / LISTING_NAME)
         cache.finish(half, target)
         report(f"weights: {name}, {read / 2**30:.2f} GiB read, {clock() - begun:.1f} s")

@@ -114,7 +114,7 @@ def prepare(
     if job.serving in missing and job.serving != job.source and job.index == 0:
         half = _fresh(job.below / job.serving)
         run(fp8_command(job.tools, job.below / job.source, half))
-        _store(s3, job, job.serving, half, origin.origin, workers=workers)
+        _store(s3, job, job.serving, half, origin.origin, workers=workers, report=report)
         report(f"prepare: {job.serving} is complete")
         made.append(job.serving)
     return made
@@ -187,7 +187,7 @@ def _from_hub(
         _complete_cast(raw, directory)
     elif method is not None:
         raise RuntimeFault("model", job.model, f"is quantised by {method}", "Name a checkpoint in BF16 or FP8.")
-    _store(s3, job, job.source, directory, f"{job.model}@{revision}", workers=workers)
+    _store(s3, job, job.source, directory, f"{job.model}@{revision}", workers=workers, report=report)
     report(f"prepare: {job.source} is complete")
     cache.discard(raw)
 
@@ -232,7 +232,7 @@ def _reference(
     files = list_files(half, every_name(half), workers=workers)
     if not files:
         raise RuntimeFault("reference", str(half), "is empty after the conversion", "Look at the tool's log.")
-    models.upload(s3, job.bucket, job.reference, half, files, workers=workers)
+    transfer.upload(s3, job.bucket, models.prefix_of(job.reference), half, files, workers=workers, report=report)
     store.put(s3, job.bucket, mine, manifest.encode(Model(name=job.reference, origin=origin, files=files)))
     report(f"prepare: {len(files)} files of {job.reference} from node {job.index}")
     if job.index == 0:
@@ -247,10 +247,19 @@ def _reference(
     cache.discard(half)
 
 
-def _store(s3: store.S3Client, job: Job, name: str, directory: Path, origin: str, *, workers: int) -> None:
+def _store(
+    s3: store.S3Client,
+    job: Job,
+    name: str,
+    directory: Path,
+    origin: str,
+    *,
+    workers: int,
+    report: Callable[[str], object],
+) -> None:
     """The directory into the bucket, and under its name on this node, as a fetch would leave it."""
     model = Model(name=name, origin=origin, files=list_files(directory, transferred_names(directory), workers=workers))
-    models.upload(s3, job.bucket, name, directory, model.files, workers=workers)
+    transfer.upload(s3, job.bucket, models.prefix_of(name), directory, model.files, workers=workers, report=report)
     models.complete(s3, job.bucket, model)
     models.adopt(directory, job.below / name, model)
 

@@ -28,6 +28,12 @@ TRANSFER = TransferConfig(
 )
 
 Result = TypeVar("Result")
+Report = Callable[[str], object]
+TENTHS = 10
+
+
+def _silent(_line: str) -> None:
+    pass
 
 
 class Missing(RuntimeFault):
@@ -42,6 +48,7 @@ def upload(
     files: Sequence[File],
     *,
     workers: int = FILES_AT_ONCE,
+    report: Report = _silent,
 ) -> None:
     """Stores the listed files below the prefix. S3 checks each part's checksum; sizes are compared afterwards."""
 
@@ -57,7 +64,7 @@ def upload(
                 "Leave the file alone while it goes out.",
             )
 
-    _all(one, files, workers)
+    _all(one, files, workers, prefix, report)
 
 
 def download(
@@ -68,6 +75,7 @@ def download(
     files: Sequence[File],
     *,
     workers: int = FILES_AT_ONCE,
+    report: Report = _silent,
 ) -> int:
     """Brings the listed files to the directory and returns how many bytes that took. A file has its name only once it is
     complete, so one that is there and has its size is left alone: an interrupted call goes on where it was.
@@ -99,7 +107,7 @@ def download(
         partial.replace(path)
         return file.size_bytes
 
-    return sum(_all(one, files, workers))
+    return sum(_all(one, files, workers, prefix, report))
 
 
 def sync(path: Path) -> None:
@@ -111,11 +119,21 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _all(work: Callable[[File], Result], files: Sequence[File], workers: int) -> list[Result]:
-    """The largest first, so that the last ones out are small. The first failure ends it."""
+def _all(
+    work: Callable[[File], Result], files: Sequence[File], workers: int, name: str, report: Report
+) -> list[Result]:
+    """The largest first, so that the last ones out are small. The first failure ends it. A line for every tenth."""
     pool = ThreadPoolExecutor(max_workers=max(1, workers), thread_name_prefix="transfer")
+    ordered = sorted(files, key=lambda file: -file.size_bytes)
+    total, done, told = sum(file.size_bytes for file in files), 0, 0
+    results = []
     try:
-        running = [pool.submit(work, file) for file in sorted(files, key=lambda file: -file.size_bytes)]
-        return [future.result() for future in running]
+        for file, future in [(file, pool.submit(work, file)) for file in ordered]:
+            results.append(future.result())
+            done += file.size_bytes
+            if total and done * TENTHS // total > told:
+                told = done * TENTHS // total
+                report(f"{name}: {told * 100 // TENTHS} % of {total / 2**30:.2f} GiB")
     finally:
         pool.shutdown(cancel_futures=True)
+    return results

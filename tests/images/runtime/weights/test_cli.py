@@ -13,7 +13,7 @@ import pytest
 from moerl_runtime import store
 from moerl_runtime.cli import main
 from moerl_runtime.faults import RuntimeFault
-from moerl_runtime.weights import cache, cli, models
+from moerl_runtime.weights import cache, cli, models, transfer
 from moerl_runtime.weights.manifest import Model, list_files
 from moerl_runtime.weights.publish import transferred_names
 from tests.shipped import plan_of
@@ -45,7 +45,7 @@ class Place:
     def store_model(self, name: str) -> None:
         directory = write_whole(self.folder / "made" / name, BASE)
         model = Model(name=name, origin="x", files=list_files(directory, transferred_names(directory)))
-        models.upload(self.s3, self.bucket, name, directory, model.files, workers=1)
+        transfer.upload(self.s3, self.bucket, models.prefix_of(name), directory, model.files, workers=1)
         models.complete(self.s3, self.bucket, model)
 
 

@@ -10,7 +10,7 @@ import pytest
 from infra.config import model_plan
 from moerl_runtime.faults import InputFault, RuntimeFault
 from moerl_runtime.plan import Node as Plan
-from moerl_runtime.weights import cache, manifest, models
+from moerl_runtime.weights import cache, manifest, models, transfer
 from moerl_runtime.weights.manifest import Model, list_files
 from moerl_runtime.weights.publish import transferred_names
 from tests.images.runtime.checkpoint.fake_s3 import BUCKET, Crash, FakeS3
@@ -24,7 +24,7 @@ NAME = "tiny-fp8"
 def stored(service: FakeS3, folder: Path, state: State = BASE, name: str = NAME) -> Model:
     directory = write_whole(folder, state)
     model = Model(name=name, origin="hub/tiny@1", files=list_files(directory, transferred_names(directory)))
-    models.upload(S3(service), BUCKET, name, directory, model.files, workers=1)
+    transfer.upload(S3(service), BUCKET, models.prefix_of(name), directory, model.files, workers=1)
     models.complete(S3(service), BUCKET, model)
     return model
 
@@ -46,6 +46,16 @@ def test_a_model_comes_to_the_node_once(tmp_path: Path) -> None:
     again = S3(service)
     assert fetch(again, below) == below / NAME
     assert again.made == ["get_object"]
+
+
+def test_a_long_transfer_says_how_far_it_is(tmp_path: Path) -> None:
+    service, lines = FakeS3(), list[str]()
+    stored(service, tmp_path / "made", BASE | {"embed": bytes(4000)})
+    models.fetch(S3(service), BUCKET, NAME, below=tmp_path / "models", workers=1, report=lines.append)
+    shares = [int(line.split(": ")[1].split(" %")[0]) for line in lines if " %" in line]
+    assert shares == sorted(set(shares))
+    assert shares[-1] == 100
+    assert lines[-1].startswith(f"weights: {NAME}")
 
 
 def test_without_its_listing_a_model_is_not_there(tmp_path: Path) -> None:

@@ -101,6 +101,21 @@ def test_of_two_publishers_in_a_race_the_newer_attempt_wins(tmp_path: Path, firs
         old.step()
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_a_pointer_that_moves_between_the_read_and_the_write_is_not_overwritten(there: bool) -> None:
+    service, other = FakeS3(), [to(2, 0)]
+    if there:
+        publish.move_current(S3(service), BUCKET, PREFIX, to(1, 0), begin=True)
+
+    def let_the_other_go_first(operation: str) -> None:
+        if operation == "put_object" and other:
+            publish.move_current(S3(service), BUCKET, PREFIX, other.pop(), begin=True)
+
+    with pytest.raises(Fenced):
+        publish.move_current(S3(service, let_the_other_go_first), BUCKET, PREFIX, to(1, 1), begin=False)
+    assert current(S3(service)) == to(2, 0)
+
+
 def test_threads_that_race_leave_the_highest() -> None:
     service, barrier = FakeS3(), threading.Barrier(8)
     lock = threading.Lock()
