@@ -1,0 +1,204 @@
+"""Checkpoints through the embedded S3 with the real command line: the AWS CRT, real processes, real kills."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.config.plan import Plan
+from k8s.charts import run_config
+from moerl_runtime import lease
+from moerl_runtime.checkpoint import handover, transfer
+from moerl_runtime.protocol import Attempt
+from tests.shipped import plan_of
+
+from .bed import Bed
+
+pytestmark = pytest.mark.emulator
+
+RUN = "trainer-0a1b2c3d"
+BIG_BYTES = 3 * transfer.PART_BYTES + 12_345
+WAIT_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Site:
+    """One environment's bucket on the embedded S3, scratch of one pod, and the variables of its containers."""
+
+    bed: Bed
+    plan: Plan
+    scratch: Path
+    plan_file: Path
+
+    @property
+    def directory(self) -> Path:
+        return self.scratch / "checkpoints"
+
+    @property
+    def s3(self) -> Any:
+        return self.bed.client("s3")
+
+    def start(self, *arguments: str, hostname: str = "worker-0") -> subprocess.Popen[str]:
+        return subprocess.Popen(  # noqa: S603 - our own program
+            [sys.executable, "-m", "moerl_runtime", "checkpoint", *arguments, "--plan", str(self.plan_file)],
+            env=self.bed.variables | {"MOERL_RUN": RUN, "HOSTNAME": hostname},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, *arguments: str) -> str:
+        process = self.start(*arguments)
+        output, _ = process.communicate(timeout=WAIT_SECONDS)
+        assert process.returncode == 0, output
+        return output
+
+    def save(self, step: int, *, big_bytes: int = BIG_BYTES) -> dict[str, bytes]:
+        """A save as Megatron leaves it; returns its files."""
+        below = f"checkpoints/iter_{step:07d}"
+        files = {
+            f"{below}/.metadata": b"\x80\x04\x8c\x0c__0_0.distcp.",
+            f"{below}/__0_0.distcp": bytes([step]) + os.urandom(big_bytes),
+            f"{below}/common.pt": f"common {step}".encode(),
+            f"hf/{step}/model.safetensors": os.urandom(50_000),
+        }
+        for name, body in files.items():
+            path = self.scratch / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(body)
+        return files
+
+    def announce(self, attempt: Attempt, step: int) -> None:
+        paths = [Path(f"checkpoints/iter_{step:07d}"), Path(f"hf/{step}")]
+        handover.announce(self.directory, attempt=attempt, step=step, paths=paths, metadata={"cursor": step})
+
+    def await_committed(self, attempt: Attempt, step: int) -> handover.Outcome:
+        return handover.await_committed(
+            self.directory,
+            attempt=attempt,
+            step=step,
+            deadline_seconds=WAIT_SECONDS,
+            clock=time.monotonic,
+            wait=time.sleep,
+        )
+
+
+@pytest.fixture(scope="module")
+def site(beds: Callable[[str], Bed], tmp_path_factory: pytest.TempPathFactory) -> Site:
+    folder = tmp_path_factory.mktemp("site")
+    plan = plan_of("starter-p5en", {"checkpoints.retain_last": 2})
+    bed = beds(plan.region)
+    s3 = bed.client("s3")
+    bucket = plan.names.checkpoint_bucket
+    s3.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": plan.region})
+    s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    plan_file = folder / "plan.json"
+    plan_file.write_text(run_config.objects(plan)[0]["data"][run_config.PLAN_FILE])
+    return Site(bed, plan, folder / "scratch", plan_file)
+
+
+@pytest.fixture(scope="module")
+def attempt(site: Site) -> Iterator[Attempt]:
+    """Attempt 1, held for as long as the module runs."""
+    site.directory.mkdir(parents=True)
+    with lease.acquire(
+        site.s3,
+        bucket=site.plan.names.checkpoint_bucket,
+        prefix=site.plan.storage.checkpoint_prefix,
+        run=RUN,
+        holder="cluster-1",
+    ) as held:
+        yield held.attempt
+
+
+def open_uploads(site: Site) -> int:
+    return len(site.s3.list_multipart_uploads(Bucket=site.plan.names.checkpoint_bucket).get("Uploads", []))
+
+
+def restored(site: Site, scratch: Path, *arguments: str) -> dict[str, bytes]:
+    output = site.run("restore", "--to", str(scratch / "checkpoints"), *arguments)
+    assert "is in" in output
+    return {
+        name: path.read_bytes()
+        for path in sorted(scratch.rglob("*"))
+        if path.is_file()
+        and not (name := path.relative_to(scratch).as_posix()).startswith("checkpoints/handover/")
+        and path.name != handover.TRACKER_NAME
+    }
+
+
+def test_nothing_to_restore_is_no_failure(site: Site, tmp_path: Path) -> None:
+    output = site.run("restore", "--to", str(tmp_path / "checkpoints"), "--json")
+    assert "nothing to restore" in output
+    assert json.loads(output.splitlines()[-1]) == {"run": RUN, "restored": None}
+
+
+@pytest.mark.parametrize(("step", "plain"), [(10, ()), (11, ("--plain",))], ids=["crt", "boto3"])
+def test_what_was_saved_is_restored_byte_for_byte(
+    site: Site, attempt: Attempt, tmp_path: Path, step: int, plain: tuple[str, ...]
+) -> None:
+    files = site.save(step)
+    site.announce(attempt, step)
+    uploader = site.start("upload", "--from", str(site.directory), *plain)
+    try:
+        site.await_committed(attempt, step)
+    finally:
+        uploader.send_signal(signal.SIGTERM)
+    output, _ = uploader.communicate(timeout=WAIT_SECONDS)
+    assert uploader.returncode == 0, output
+    for way in ((), ("--plain",)):
+        assert restored(site, tmp_path / "-".join(("back", *way)), *way) == files
+
+
+def test_an_uploader_that_is_killed_goes_on_where_it_was(site: Site, attempt: Attempt, tmp_path: Path) -> None:
+    files = site.save(20, big_bytes=6 * transfer.PART_BYTES)
+    site.announce(attempt, 20)
+    killed = site.start("upload", "--from", str(site.directory), "--plain")
+    deadline = time.monotonic() + WAIT_SECONDS
+    while open_uploads(site) == 0 and killed.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    killed.kill()
+    killed.communicate()
+    assert (site.directory / "handover/ready-000001-00000020.json").exists()
+    uploader = site.start("upload", "--from", str(site.directory))
+    # It is told to stop at once, and ends the save that it is at.
+    assert _listens(uploader)
+    uploader.send_signal(signal.SIGTERM)
+    output, _ = uploader.communicate(timeout=WAIT_SECONDS)
+    assert uploader.returncode == 0, output
+    assert site.await_committed(attempt, 20).step == 20
+    assert open_uploads(site) == 0
+    assert restored(site, tmp_path / "back") == files
+
+
+def test_the_list_shows_what_there_is_and_pruning_keeps_the_pinned(site: Site, attempt: Attempt) -> None:
+    rows = json.loads(site.run("list", "--json"))["checkpoints"]
+    # Ten went when 20 was committed: the environment keeps two.
+    assert [(row["step"], row["state"], row["pinned"]) for row in rows] == [
+        (11, "complete", False),
+        (20, "complete", False),
+    ]
+    site.run("pin", "000001-00000011")
+    assert json.loads(site.run("prune", "--keep", "1", "--json"))["removed"] == []
+    site.run("unpin", "000001-00000011")
+    told = json.loads(site.run("prune", "--keep", "1", "--dry-run", "--json"))
+    assert told["removed"] == ["000001-00000011"]
+    assert "000001-00000011 removed" in site.run("prune", "--keep", "1")
+    assert "000001-00000020" in site.run("list")
+    assert attempt.number == 1
+
+
+def _listens(process: subprocess.Popen[str]) -> bool:
+    """Waits until the process has said that it is at work, from where on signals are its own."""
+    assert process.stdout is not None
+    return "uploading saves" in process.stdout.readline()
