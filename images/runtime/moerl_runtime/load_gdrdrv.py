@@ -14,7 +14,6 @@ import argparse
 import os
 import shutil
 import stat
-import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from moerl_runtime.faults import InputFault, RuntimeFault
+from moerl_runtime.preflight import collect
 from moerl_runtime.preflight.parse import at_least, version_key
 from moerl_runtime.stop import until_stopped
 
@@ -214,26 +214,15 @@ def make_device(path: Path, major: int) -> None:
 
 def run_program(arguments: Sequence[str], folder: Path, seconds: float) -> str:
     """Runs a program without a shell and returns its output. Raises RuntimeFault where it fails."""
-    try:
-        done = subprocess.run(  # noqa: S603
-            list(arguments),
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            timeout=seconds,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise RuntimeFault(arguments[0], " ".join(arguments), f"cannot run: {error}", "Check the image.") from error
-    if done.returncode:
-        tail = "\n".join(done.stdout.splitlines()[-TAIL_LINES:])
+    ran = collect.run_program(arguments, seconds, folder)
+    if ran is None:
         raise RuntimeFault(
-            arguments[0], " ".join(arguments), f"ended with {done.returncode}", f"Its last lines:\n{tail}"
+            arguments[0], " ".join(arguments), "cannot run", "Check the image: the program is not there."
         )
-    return done.stdout
+    if ran.code:
+        tail = "\n".join(ran.output.splitlines()[-TAIL_LINES:])
+        raise RuntimeFault(arguments[0], " ".join(arguments), f"ended with {ran.code}", f"Its last lines:\n{tail}")
+    return ran.output
 
 
 def _text(path: Path) -> str:

@@ -15,16 +15,16 @@ from typing import Any
 from moerl_runtime import plan as plans
 from moerl_runtime.bench import nccl_log, report, traffic, verdict
 from moerl_runtime.bench.launch import Outcome, run_ranks
-from moerl_runtime.bench.settings import MIB, Backend, Case, Kind, Links, Settings, Shape
+from moerl_runtime.bench.settings import INDEX_VARIABLE, MIB, Backend, Case, Kind, Links, Settings, Shape
 from moerl_runtime.bench.verdict import Floor
 from moerl_runtime.faults import InputFault
 from moerl_runtime.plan import Node
-from moerl_runtime.preflight.check import FAILED, Check, document, exit_code
+from moerl_runtime.preflight.check import FAILED, Check, causes, document, exit_code
 
-INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 SMS_BETWEEN_NODES = 12
 """As in the published numbers; DeepEP cannot derive it where it does not see EFA's rate."""
 SECONDS = 1800.0
+DEFAULT_TOKENS = (verdict.PREFILL_TOKENS, verdict.DECODE_TOKENS)
 
 EPILOG = """exit codes: 0 passed, 1 a check failed or the ranks did, 2 wrong input. NCCL being faster than DeepEP is a
 result, not a failure: it is printed, and in the document's `winners`.
@@ -123,6 +123,7 @@ def conclusions(
             found=outcome.failure,
             needed="every rank to finish",
             fix="NCCL's own log (--logs DIR) says more.",
+            cause="ranks",
         )
         return [], _document(settings, (check,)), (check,)
     evidence = [nccl_log.Evidence(**_tuples(rank["evidence"])) for rank in outcome.ranks]
@@ -158,6 +159,7 @@ def _document(settings: Settings, checks: tuple[Check, ...]) -> dict[str, Any]:
         "settings": asdict(settings),
         "ceiling": asdict(traffic.ceiling(settings.links, settings.nodes)),
         "checks": document(checks),
+        "causes": causes(checks),
         "verdict": "failed" if exit_code(checks) == FAILED else "passed",
     }
 
@@ -226,9 +228,6 @@ def cases_of(plan: Node, pool: str, tokens: list[int] | None, ranks: int) -> tup
             "workload.model", plan["workload"]["model"].text, "is dense", "There is no expert traffic to measure."
         )
     return tuple(cases)
-
-
-DEFAULT_TOKENS = (verdict.PREFILL_TOKENS, verdict.DECODE_TOKENS)
 
 
 def floors_of(plan: Node, settings: Settings) -> tuple[Floor, ...]:

@@ -102,6 +102,7 @@ def judge(
             needed="Libfabric (EFA) on every rank",
             fix="TCP is many times slower. Check that the pod has EFA devices, that NCCL_NET_PLUGIN and NCCL_NET are the "
             "plan's, and the plugin's own lines in the log.",
+            cause="sockets-fallback" if sockets else "no-efa-network",
         ),
         judged(
             "provider",
@@ -109,6 +110,7 @@ def judge(
             found=", ".join(sorted({f"{rank.provider or 'none'} ({rank.fabric or '-'})" for rank in ranks})),
             needed="efa on every rank",
             fix="Run `fi_info -p efa` in the pod: libfabric of the EFA installer has to come first on the library path.",
+            cause="no-efa-provider",
         ),
         judged(
             "devices",
@@ -116,6 +118,7 @@ def judge(
             found=", ".join(sorted({str(rank.devices) for rank in ranks})),
             needed=f"{efa_devices} EFA devices on every rank's node",
             fix="A part of the devices breaks point-to-point traffic that all-reduce does not show: request all of them.",
+            cause="efa-partial",
         ),
     ]
     staged = [place for place, rank in enumerate(ranks) if rank.channels > rank.channels_direct]
@@ -126,6 +129,7 @@ def judge(
             found=f"data goes through host memory on ranks {_some(staged)}" if staged else "on every connection",
             needed="GDRDMA on every connection",
             fix="Check the EFA driver and the NVIDIA driver of the node; preflight names both.",
+            cause="host-staged",
         )
     )
     if device_side and transport != "none":
@@ -140,6 +144,7 @@ def judge(
                 "them, and run preflight on the node for driver, gdrdrv and plugin."
                 if transport == "gda"
                 else "Set NCCL_GIN_TYPE as the plan has it; NCCL's own log says which plugin it passed over.",
+                cause="proxy-instead-of-gda" if "proxy" in modes else "no-device-side-networking",
             )
         )
     return tuple(checks)

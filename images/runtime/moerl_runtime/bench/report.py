@@ -11,6 +11,8 @@ from moerl_runtime.bench.verdict import US, Result
 from moerl_runtime.preflight.check import Check, failed
 
 MIB = 2**20
+WORST_RINGS = 8
+"""Shown in the table; the document has all."""
 
 
 def ceiling_lines(settings: Settings) -> list[str]:
@@ -65,9 +67,6 @@ def collective_lines(found: Mapping[str, Any]) -> list[str]:
     if len(rings) > WORST_RINGS:
         lines.append(f"and {len(rings) - WORST_RINGS} faster rings; all of them are in the document")
     return lines
-
-
-WORST_RINGS = 8
 
 
 def _collective(name: str, case: Mapping[str, Any]) -> str:

@@ -10,6 +10,8 @@ from typing import Any, Literal
 Kind = Literal["nccl", "deepep"]
 Backend = Literal["deep_ep", "nccl", "gloo"]
 MIB = 2**20
+INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
+"""Which of a job's pods this is. Set in jobs alone, whose pods have a node to themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,8 @@ from moerl_runtime.preflight.check import Check, judged
 DEEPEP, PLAIN = "deepep", ("nccl-merged", "nccl-permuted")
 DECODE_TOKENS, PREFILL_TOKENS = 128, 8192
 US = 1e6
+RING_SHARE_OF_MEDIAN = 0.7
+"""Rings between nodes take the same links, so one this far behind has a node of its own kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +107,7 @@ def correctness(settings: Settings, ranks: Sequence[Mapping[str, Any]]) -> tuple
                     found=f"{faults[0]} ({len(faults)} in all)" if faults else "equal to the plain reference",
                     needed="every token where routing sends it, and sums equal to the reference",
                     fix="Do not start a run on these nodes: wrong tokens train a wrong model.",
+                    cause="wrong-results",
                 )
             )
     return tuple(checks)
@@ -125,6 +128,7 @@ def floors(found: Sequence[Result], wanted: Sequence[Floor]) -> tuple[Check, ...
                         found=f"{rate:.1f} GB/s logical",
                         needed=f"{floor.logical_gb_per_second:g} GB/s",
                         fix=fix,
+                        cause="slow",
                     )
                 )
             if floor.latency_us is not None:
@@ -136,6 +140,7 @@ def floors(found: Sequence[Result], wanted: Sequence[Floor]) -> tuple[Check, ...
                         found=f"{latency:.0f} us",
                         needed=f"at most {floor.latency_us:g} us",
                         fix=fix,
+                        cause="slow",
                     )
                 )
     return tuple(checks)
@@ -155,6 +160,7 @@ def one_nccl(ranks: Sequence[Mapping[str, Any]], wanted: str | None) -> tuple[Ch
             found=", ".join(paths) or "none",
             needed="one libnccl.so in a process",
             fix="Remove the second one from the image, or LD_PRELOAD the one that the stack names.",
+            cause="nccl-twice",
         ),
         judged(
             "NCCL version",
@@ -162,6 +168,7 @@ def one_nccl(ranks: Sequence[Mapping[str, Any]], wanted: str | None) -> tuple[Ch
             found=", ".join(versions),
             needed=wanted or "the same on all ranks",
             fix="A later pip step pulled another in: force nvidia-nccl last in the image build.",
+            cause="nccl-version",
         ),
     )
 
@@ -179,6 +186,7 @@ def collectives(settings: Settings, ranks: Sequence[Mapping[str, Any]]) -> tuple
             found=f"{faults[0]} ({len(faults)} in all)" if faults else "right on every rank",
             needed="the sums and values that ranks put in",
             fix="Do not start a run on these nodes.",
+            cause="wrong-results",
         )
     ]
     inner = [ring for ring in rings if ring["distance"] % settings.ranks_per_node == 0]
@@ -197,9 +205,6 @@ def collectives(settings: Settings, ranks: Sequence[Mapping[str, Any]]) -> tuple
             )
         )
     return {"cases": cases, "rings": rings}, tuple(checks)
-
-
-RING_SHARE_OF_MEDIAN = 0.7
 
 
 def _slowest(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

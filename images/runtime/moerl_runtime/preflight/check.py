@@ -52,6 +52,11 @@ def failed(checks: Iterable[Check]) -> tuple[Check, ...]:
     return tuple(check for check in checks if check.status == "failed")
 
 
+def causes(checks: Iterable[Check]) -> list[str]:
+    """Of what failed, each once."""
+    return list(dict.fromkeys(check.cause for check in failed(checks) if check.cause))
+
+
 def exit_code(checks: Iterable[Check]) -> int:
     """Warnings do not fail."""
     return FAILED if failed(checks) else 0

@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from moerl_runtime import plan as plans
-from moerl_runtime.preflight.check import FAILED, Check, document, exit_code, failed
+from moerl_runtime.bench.settings import INDEX_VARIABLE
+from moerl_runtime.preflight.check import FAILED, Check, causes, document, exit_code, failed
 from moerl_runtime.preflight.collect import collect, run_program
 from moerl_runtime.preflight.expected import Expected, expected
 from moerl_runtime.preflight.gpu_parts import gpu_checks
 from moerl_runtime.preflight.judge import between_nodes, judge
-
-INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
-"""Set in the jobs, whose pods have a node to themselves."""
 
 EPILOG = """exit codes: 0 passed (warnings do not fail), 1 a check failed, 2 wrong input.
 
@@ -96,7 +94,7 @@ def _finish(checks: Sequence[Check], wanted: Expected, file: Path | None) -> int
     verdict = {
         "preflight": wanted.pool,
         "verdict": "failed" if code == FAILED else "passed",
-        "causes": list(dict.fromkeys(check.cause for check in wrong if check.cause)),
+        "causes": causes(checks),
         "checks": document(checks),
     }
     text = json.dumps(verdict, sort_keys=True)

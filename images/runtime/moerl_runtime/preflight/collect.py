@@ -69,7 +69,7 @@ class Facts:
     variables: Mapping[str, str]
 
 
-def run_program(arguments: Sequence[str], seconds: float) -> Ran | None:
+def run_program(arguments: Sequence[str], seconds: float, folder: Path | None = None) -> Ran | None:
     """Runs a program without a shell. One that outlasts `seconds` is killed and counts as failed."""
     try:
         done = subprocess.run(  # noqa: S603
@@ -78,6 +78,7 @@ def run_program(arguments: Sequence[str], seconds: float) -> Ran | None:
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             timeout=seconds,
+            cwd=folder,
             text=True,
             errors="replace",
             check=False,

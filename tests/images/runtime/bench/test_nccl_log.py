@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from moerl_runtime.bench import nccl_log
 from moerl_runtime.bench.nccl_log import Evidence
-from moerl_runtime.preflight.check import Check
+from moerl_runtime.preflight.check import Check, causes
 
 LOGS = Path(__file__).parent / "logs"
 
@@ -49,6 +49,7 @@ def test_a_loaded_gpu_direct_plugin_is_no_proof_of_its_use(name: str) -> None:
     assert "Libfabric_GDAKI (v14)" in (LOGS / f"{name}.log").read_text(encoding="utf-8")
     assert evidence(name).gin == "proxy"
     assert wrong(judged("gda", name)) == ["device-side networking"]
+    assert causes(judged("gda", name)) == ["proxy-instead-of-gda"]
     assert wrong(judged(name, name, transport="proxy")) == []
 
 
@@ -61,6 +62,7 @@ def test_one_rank_on_sockets_fails_the_run_loudly() -> None:
     checks = judged("gda", "socket", device_side=False)
     assert wrong(checks) == ["network", "provider", "devices", "GPU-direct RDMA"]
     assert "socket fallback on ranks 1" in checks[0].found
+    assert causes(checks)[0] == "sockets-fallback"
 
 
 @pytest.mark.parametrize(

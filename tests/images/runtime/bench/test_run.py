@@ -162,7 +162,7 @@ def test_a_bench_whose_ranks_cannot_start_fails_with_their_words(
         capsys, "nccl", "--plan", plan, "--pool", "trainer", "--nodes", "1", "--rendezvous", "127.0.0.1:29500"
     )
     assert code == 1
-    assert found["verdict"] == "failed"
+    assert (found["verdict"], found["causes"]) == ("failed", ["ranks"])
     assert any("no NVIDIA driver" in line for line in lines)
 
 

@@ -14,7 +14,8 @@ import pytest
 from infra.config.pool_plan import EFA_RESOURCE, GPU_RESOURCE, HUGE_PAGES_RESOURCE
 from moerl_runtime import efa_exporter, load_gdrdrv
 from moerl_runtime.bench import cli
-from moerl_runtime.bench.cli import INDEX_VARIABLE, settings_of
+from moerl_runtime.bench.cli import settings_of
+from moerl_runtime.bench.settings import INDEX_VARIABLE
 from moerl_runtime.plan import Node as Document
 from moerl_runtime.preflight.collect import collect
 from moerl_runtime.preflight.expected import expected
