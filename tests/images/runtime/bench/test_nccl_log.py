@@ -86,6 +86,12 @@ def test_on_one_node_sockets_are_nobodys_fault() -> None:
     assert evidence("one-node").channels == 0
 
 
+def test_a_recorded_log_is_understood() -> None:
+    found = evidence("recorded-one-node")
+    assert (found.version, found.networks, found.channels, found.gin) == ("2.31.2", ("Socket",), 0, "none")
+    assert found.warnings == ()
+
+
 def test_a_run_without_any_log_proves_nothing() -> None:
     empty = nccl_log.parse("")
     assert empty == Evidence()
