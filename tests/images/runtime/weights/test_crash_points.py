@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from moerl_runtime.weights import publish
+from moerl_runtime import protocol
+from moerl_runtime.weights import manifest, publish
 from tests.images.runtime.checkpoint.fake_s3 import BUCKET, Crash, FakeS3
 
 from .bed import BASE, PREFIX, S3, Dies, Node, State, Trainer, changed, current, state_of
@@ -34,6 +35,13 @@ def states(base: State) -> dict[int, State]:
     return found
 
 
+def assert_manifests_are_whole(service: FakeS3) -> None:
+    """Files come before their manifest and go after it."""
+    for key in [key for key in service.objects if key.endswith(f"/{protocol.MANIFEST_NAME}")]:
+        for file in manifest.decode_manifest(service.objects[key].body).files:
+            assert len(service.objects[manifest.folder_of(key) + file.name].body) == file.size_bytes
+
+
 @pytest.mark.parametrize("attempt", [1, 2])
 def test_killed_before_or_after_any_call_the_pointer_names_a_whole_version(tmp_path: Path, attempt: int) -> None:
     base = BASE if attempt == 1 else RESUMED
@@ -49,6 +57,7 @@ def test_killed_before_or_after_any_call_the_pointer_names_a_whole_version(tmp_p
             pass
         else:
             break
+        assert_manifests_are_whole(service)
         found = publish.read_current(S3(service), BUCKET, PREFIX)
         assert found is not None or attempt == 1
         node = Node(folder)

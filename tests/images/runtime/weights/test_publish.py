@@ -229,6 +229,26 @@ def test_a_failure_surfaces_at_every_later_call_and_stops_what_waits(tmp_path: P
     assert first.is_dir()
 
 
+def test_nothing_that_waited_is_published_after_a_failure(tmp_path: Path) -> None:
+    gate, failures = threading.Event(), [OSError("no route to host")]
+
+    def fails_once(operation: str) -> None:
+        if operation == "upload_file" and failures:
+            assert gate.wait(30)
+            raise failures.pop()
+
+    s3 = S3(FakeS3(), fails_once)
+    trainer = Trainer(s3, tmp_path)
+    trainer.begin()
+    for version in (1, 2):
+        trainer.publisher.enqueue(write_whole(tmp_path / str(version), BASE), version, "full", None)
+    gate.set()
+    with pytest.raises(OSError, match="no route"):
+        trainer.publisher.flush(30.0)
+    trainer.publisher.close()
+    assert current(s3).version == 0
+
+
 def test_a_lost_lease_stops_publication_before_the_pointer(tmp_path: Path) -> None:
     held = [True]
 
