@@ -284,6 +284,7 @@ def arguments_of(
     samples: int = 2,
     endpoint_url: str | None = None,
     prompts: int = 10,
+    run: str = "trainer-0123abcd",
     **changes: Any,
 ) -> Namespace:
     """The arguments of a framework as the trainer sees them."""
@@ -294,7 +295,7 @@ def arguments_of(
         prompt_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     settings = Settings(
         framework="slime" if framework == "slime" else "miles",
-        run="trainer-0123abcd",
+        run=run,
         attempt=attempt,
         plan=str(plan_path),
         control="http://127.0.0.1:1",
