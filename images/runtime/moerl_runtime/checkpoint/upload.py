@@ -29,7 +29,7 @@ from moerl_runtime.faults import RuntimeFault
 from moerl_runtime.protocol import Attempt, decode, encode
 from moerl_runtime.store import S3Client
 
-LOOK_SECONDS = 2.0
+LOOK_SECONDS = 5.0
 """Between two looks for work, or for the manifests of other nodes."""
 RETRY_SECONDS = 5.0
 
