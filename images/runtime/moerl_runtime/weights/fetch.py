@@ -6,6 +6,7 @@ name when every tensor has the checksum that the trainer gave it. Killed at any 
 
 from __future__ import annotations
 
+import errno
 import re
 import time
 from collections.abc import Callable
@@ -26,6 +27,7 @@ LOCK_SECONDS = 3600.0
 """How long another pod of the node may take over the same version."""
 KEEP = 2
 """Versions that a node keeps beside the one it makes: the one before is what a failed reload goes back to."""
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 HELD_FREE_BYTES = 2 * 2**30
 """Room that others of the node keep."""
 
@@ -95,6 +97,10 @@ def bring(
                 if clock() >= end:
                     raise
                 wait(LOOK_SECONDS)
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                raise _full(models, free_bytes(models), needed_bytes(route)) from error
             else:
                 break
     size = sum(item.size_bytes for item in route.deltas) + (route.whole.size_bytes if route.whole else 0)
@@ -189,12 +195,16 @@ def _make_room(route: Route, start: Path | None, *, models: Path, keep: int, fre
         cache.evict(models, keep=0, spare=spare)
     free = free_bytes(models)
     if free < wanted:
-        raise RuntimeFault(
-            "models",
-            str(models),
-            f"has {free / 2**30:.1f} GiB free, and the version needs {wanted / 2**30:.1f}",
-            "Remove models that no run uses from the node, or take nodes with more local disk.",
-        )
+        raise _full(models, free, wanted)
+
+
+def _full(models: Path, free: int, wanted: int) -> RuntimeFault:
+    return RuntimeFault(
+        "models",
+        str(models),
+        f"has {free / 2**30:.1f} GiB free, and the version needs {wanted / 2**30:.1f}",
+        "Remove models that no run uses from the node, or take nodes with more local disk.",
+    )
 
 
 def needed_bytes(route: Route) -> int:

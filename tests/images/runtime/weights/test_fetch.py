@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -210,6 +211,24 @@ def test_a_full_disk_is_named_with_its_numbers_and_nothing_is_left(tmp_path: Pat
     with pytest.raises(RuntimeFault, match=r"has 0\.0 GiB free, and the version needs 2\.0"):
         node.bring(S3(service), at(trainer, 2), free_bytes=lambda _: 0)
     assert node.versions() == []
+
+
+@pytest.mark.parametrize("function", ["apply", "read_index"])
+def test_a_disk_that_fills_up_meanwhile_is_named_and_the_next_call_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    service, trainer = published(tmp_path, 2)
+    node = Node(tmp_path)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fetch.delta, function, full)
+        with pytest.raises(RuntimeFault, match="the version needs"):
+            node.bring(S3(service), at(trainer, 2))
+    assert node.versions() == []
+    assert state_of(node.bring(S3(service), at(trainer, 2))) == trainer.states[2]
 
 
 def test_older_versions_make_room_when_the_disk_asks_for_it(tmp_path: Path) -> None:
