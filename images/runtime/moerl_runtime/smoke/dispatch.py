@@ -184,13 +184,17 @@ class _Dispatch(torch.autograd.Function):
 class _Combine(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, made: Tensor, buffer: Any, handle: Any) -> Tensor:
-        context.buffer, context.handle = buffer, handle
+        context.buffer, context.handle, context.rows = buffer, handle, len(made)
         combined, _, _ = buffer.combine(x=made.to(torch.bfloat16).contiguous(), handle=handle)
         return cast(Tensor, combined.to(made.dtype))
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         rows, _, _, _, _ = context.buffer.dispatch(
-            x=gradients[0].to(torch.bfloat16).contiguous(), handle=context.handle
+            x=gradients[0].to(torch.bfloat16).contiguous(),
+            handle=context.handle,
+            # 2.1.0 looks at the number of experts before it takes it from the handle, unless it is told the SMs.
+            num_sms=context.handle.num_sms,
         )
-        return rows.to(gradients[0].dtype), None, None
+        # A cached dispatch does not wait for the count, and may leave room behind the rows.
+        return rows[: context.rows].to(gradients[0].dtype), None, None
