@@ -2,7 +2,7 @@
 
 `save` runs last of a save: the shards are on disk by then, and the export of the model. It hands all of it to the uploader
 together with the ledger, which is so far the only copy of what is outstanding; the uploader commits. `load` takes the ledger
-of the resumed checkpoint up again and begins to send.
+of the resumed checkpoint up again.
 
 slime has neither hooks nor versions of weights, so here it also publishes, once per save.
 """
@@ -110,12 +110,12 @@ class DataSource:
         )
         self._publisher = publisher(self._parts.s3, self.settings, document) if self._is_slime else None
         self._version = 0
-        self._started = False
+        self._loaded = False
 
     # --- the frameworks' protocol
 
     def load(self, rollout_id: int | None = None) -> None:
-        """Takes up the checkpoint of that step, -1 or None for a run that begins; then tasks go out."""
+        """Takes up the checkpoint of that step, -1 or None for a run that begins. Tasks go out with the first batch."""
         with self._lock:
             resumed = self.settings.resumed
             step = -1 if rollout_id is None else rollout_id
@@ -130,8 +130,7 @@ class DataSource:
                 self._restore(resumed.metadata)
             if self._publisher is not None:
                 self._publisher.begin(Path(self.args.hf_checkpoint), resumed=resumed is not None)
-            self._started = True
-            self._feed.start()
+            self._loaded = True
 
     def save(self, rollout_id: int) -> None:
         """Hands the save of that step over: files of Megatron, export, ledger."""
@@ -197,8 +196,10 @@ class DataSource:
 
     def batch(self, step: int, weight_version: int | None) -> tuple[list[list[Any]], dict[str, float]]:
         """(groups in the framework's form, metrics) of one step. `weight_version` is None where the framework keeps none."""
-        if not self._started:
+        if not self._loaded:
             raise InputFault("data source", "not loaded", "no checkpoint was taken up", "Call load() before a batch.")
+        # Not in load(): the pointer of the weights moves to this attempt after it, and agents delete tasks of any other.
+        self._feed.start()
         reporter = self._parts.reporter
         reporter.phase("wait", step)
         version = self._version if weight_version is None else weight_version

@@ -442,7 +442,7 @@ class Feed:
             f" {samples} of {len(outstanding) * ledger.samples} samples, {counters.reissued} reissued,"
             f" {counters.dead} dead, {counters.stale} stale, {counters.invalid} damaged"
         )
-        return "; ".join((text, *self._trouble.values()))
+        return "; ".join((text, *list(self._trouble.values())))
 
     def _gauges(self) -> None:
         outstanding = self._ledger.outstanding()

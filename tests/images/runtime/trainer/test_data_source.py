@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from moerl_runtime import lease, protocol
+from moerl_runtime import lease, protocol, sqs
 from moerl_runtime.checkpoint import handover
 from moerl_runtime.faults import InputFault
 from moerl_runtime.lease import LeaseLost
@@ -132,6 +132,17 @@ def test_another_prompt_file_is_refused_on_a_resume(aws: Bed, tmp_path: Path) ->
     made = source(aws, args_of(aws, tmp_path, resumed=Resumed(attempt=1, step=0, metadata=state), attempt=2))
     with pytest.raises(InputFault, match="positions in it would mean other prompts"):
         made.load(0)
+
+
+def test_no_task_goes_out_before_the_first_batch(aws: Bed, tmp_path: Path) -> None:
+    """Miles loads first and points engines at this attempt afterwards; until then agents delete its tasks."""
+    made = source(aws, args_of(aws, tmp_path))
+    made.load()
+    assert made._feed._threads == []
+    assert sum(sqs.depth(aws.sqs_client, aws.queues.task)) == 0
+    with Fleet([agent(aws, 1)]):
+        assert len(made.batch(0, 0)[0]) == 4
+        made.close()
 
 
 def test_no_batch_before_a_checkpoint_was_taken_up(aws: Bed, tmp_path: Path) -> None:
