@@ -162,7 +162,8 @@ def _preflight(rollout: RolloutPlan, image: str, engine: Spec, mounts: Mapping[s
         rollout.pods.engine,
         command=["python", "-m", "moerl_runtime", "preflight", "node"],
         args=["--pool", rollout.pool],
-        mounts=[mounts["shm"], mounts["config"]],
+        # With the cache of kernels: it compiles what the engine would.
+        mounts=[mounts["shm"], mounts["jit"], mounts["config"]],
         security=pods.rdma(),
     )
     return container | {"env": engine["env"]}

@@ -23,7 +23,12 @@ example:
 
 
 def register(commands: Any) -> None:
-    parser = commands.add_parser("image", help="static checks at the end of an image build")
+    parser = commands.add_parser(
+        "image",
+        help="static checks at the end of an image build",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     check = verbs.add_parser(
         "check",

@@ -20,6 +20,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from moerl_runtime.bench.loaded import loaded_nccl
 from moerl_runtime.faults import RuntimeFault
 from moerl_runtime.smoke import task
 
@@ -244,8 +245,11 @@ def _software(comparison: Comparison) -> dict[str, Any]:
 
     found: dict[str, Any] = {"torch": torch.__version__}
     if comparison.dispatcher in ("nccl", "deep_ep"):
-        nccl = ".".join(str(part) for part in torch.cuda.nccl.version())  # type: ignore[no-untyped-call]
-        found |= {"cuda": torch.version.cuda, "nccl": nccl, "gpu": torch.cuda.get_device_name()}
+        found |= {
+            "cuda": torch.version.cuda,
+            "nccl": loaded_nccl().version,
+            "gpu": torch.cuda.get_device_name(),
+        }
     if comparison.dispatcher == "deep_ep":
         import deep_ep
 
