@@ -230,8 +230,6 @@ def _change(path: Path, name: str, tensor: Tensor, steps: Sequence[Step]) -> Non
         raise RuntimeFault(
             "delta", name, f"has another {last.index.checksum_format} than version {last.index.version} should", FIX
         )
-    if tensor.size_bytes:
-        view.flush()
 
 
 def _decode_into(view: Any, packed: bytes, index: Index, name: str) -> None:

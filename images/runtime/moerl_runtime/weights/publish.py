@@ -121,7 +121,8 @@ def _may_move(found: protocol.Current, to: protocol.Current, *, begin: bool) -> 
 class Publisher:
     """Publishes one attempt's versions, in order.
 
-    `check` raises when the run's lease is lost; it is called right before anything that others see. `report` gets a line
+    `check` raises when the run's lease is lost; it is called right before the pointer moves, before which nobody reads what
+    is below this attempt's number. `report` gets a line
     for what a person should know and the run survives.
     """
 
@@ -319,7 +320,6 @@ class Publisher:
         self._commit(Manifest(**_fields(manifest) | {"files": files}), key)
 
     def _commit(self, manifest: Manifest, key: str) -> None:
-        self._check()
         body = encode(manifest)
         if store.put_new(self._s3, self._bucket, key, body) is not None:
             return
