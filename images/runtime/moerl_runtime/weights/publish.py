@@ -122,8 +122,7 @@ class Publisher:
     """Publishes one attempt's versions, in order.
 
     `check` raises when the run's lease is lost; it is called right before the pointer moves, before which nobody reads what
-    is below this attempt's number. `report` gets a line
-    for what a person should know and the run survives.
+    is below this attempt's number. `report` gets a line for what a person should know and the run survives.
     """
 
     def __init__(
