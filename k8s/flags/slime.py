@@ -6,6 +6,8 @@ sample weights that are up to `save_interval` steps old. Write `save_interval: 1
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from infra.config.faults import EnvironmentFault, Finding
 from infra.config.plan import Plan
 from k8s.flags.training import RUNTIME
@@ -13,16 +15,29 @@ from k8s.flags.training import trainer_flags as shared_flags
 
 
 def trainer_flags(plan: Plan) -> tuple[str, ...]:
-    """Arguments of train.py. Raises EnvironmentFault for a run without checkpoints, which would publish no weights, and
-    for flags of the file that cannot work."""
+    """Arguments of train.py. Raises EnvironmentFault for a run whose weights would never be published, and for flags of
+    the file that cannot work."""
+    findings = tuple(_unpublished(plan))
+    if findings:
+        raise EnvironmentFault(plan.name, findings)
+    owned = {"debug-train-only": (), "rollout-function-path": (f"{RUNTIME}.rollout.generate_rollout",)}
+    return shared_flags(plan, owned)
+
+
+def _unpublished(plan: Plan) -> Iterator[Finding]:
     if plan.workload.no_checkpoint:
-        finding = Finding(
+        yield Finding(
             rule="workload.trainer-flags",
             key="workload.no_checkpoint",
             value=True,
             why="slime publishes weights with its checkpoints, so engines would sample the first ones for ever",
             fix="Remove the key, or use software efa-gda.",
         )
-        raise EnvironmentFault(plan.name, (finding,))
-    owned = {"debug-train-only": (), "rollout-function-path": (f"{RUNTIME}.rollout.generate_rollout",)}
-    return shared_flags(plan, owned)
+    if plan.storage.scratch != "fsx" and plan.workload.trainer.geometry.nodes > 1:
+        yield Finding(
+            rule="workload.trainer-flags",
+            key="checkpoints.scratch",
+            value=plan.storage.scratch,
+            why="slime writes its exports on one node and they are published from another, so both must see one scratch",
+            fix="Write fsx, or use software efa-gda.",
+        )

@@ -63,7 +63,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "without EFA": ("starter-p5en", {"pools.rollout.efa": False, "workload.rollout.expert_parallel": 8}),
     "the baseline stack": (
         "starter-p5en",
-        {"software": "baseline", "workload.trainer.expert_parallel": 8},
+        {"software": "baseline", "workload.trainer.expert_parallel": 8, "checkpoints.scratch": "fsx"},
     ),
     "the reference stack of AWS": ("starter-p5en", {"software": "aws-reference"}),
     "broadcast mode": (

@@ -16,7 +16,12 @@ from tests.shipped import IMAGE, SHIPPED, plan_of
 
 R, P5, S = "reference-p5en", "p5", "starter-p5en"
 OTHER = IMAGE[:-1] + "1"
-BASELINE = {"software": "baseline", "workload.rollout.precision": "bf16", "workload.trainer.expert_parallel": 8}
+BASELINE = {
+    "software": "baseline",
+    "workload.rollout.precision": "bf16",
+    "workload.trainer.expert_parallel": 8,
+    "checkpoints.scratch": "fsx",
+}
 
 
 def job_of(plan, image: str = IMAGE) -> dict:

@@ -10,7 +10,12 @@ from k8s.charts import rollout, trainer
 from k8s.flags.rendered import engine_flag_names, trainer_flag_names
 from tests.shipped import IMAGE, SHIPPED, plan_of
 
-BASELINE = {"software": "baseline", "workload.rollout.precision": "bf16", "workload.trainer.expert_parallel": 8}
+BASELINE = {
+    "software": "baseline",
+    "workload.rollout.precision": "bf16",
+    "workload.trainer.expert_parallel": 8,
+    "checkpoints.scratch": "fsx",
+}
 
 
 def flags(words: list[str]) -> set[str]:

@@ -15,7 +15,12 @@ from k8s.flags.training import REFUSED, scratch_directory
 from tests.shipped import SHIPPED, plan_of
 
 R, S, P6 = "reference-p5en", "starter-p5en", "p6-b200"
-BASELINE = {"software": "baseline", "workload.rollout.precision": "bf16", "workload.trainer.expert_parallel": 8}
+BASELINE = {
+    "software": "baseline",
+    "workload.rollout.precision": "bf16",
+    "workload.trainer.expert_parallel": 8,
+    "checkpoints.scratch": "fsx",
+}
 CONFIG = "/etc/moerl-trainer"
 
 

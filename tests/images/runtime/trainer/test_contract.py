@@ -41,7 +41,7 @@ def rendered(framework: str, tmp_path: Path, steps: int, interval: int) -> comma
         found = miles.trainer_flags(plan_of("starter-p5en"), config_directory=str(tmp_path))
         (tmp_path / miles.SGLANG_CONFIG_FILE).write_text(miles.SGLANG_CONFIG)
     else:
-        found = slime.trainer_flags(plan_of("starter-p5en", {"software": "baseline"}))
+        found = slime.trainer_flags(plan_of("starter-p5en", {"software": "baseline", "checkpoints.scratch": "fsx"}))
     scratch = tmp_path / "scratch"
     for name, value in {
         "save": str(scratch / "checkpoints"),

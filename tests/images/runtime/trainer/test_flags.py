@@ -42,7 +42,7 @@ def test_the_rendered_flags_are_read_and_name_their_framework(tmp_path: Path) ->
     assert flags.FILE_NAME == FLAGS_FILE
     rendered = {
         "miles": miles.trainer_flags(plan_of("starter-p5en"), config_directory="/etc/x"),
-        "slime": slime.trainer_flags(plan_of("starter-p5en", {"software": "baseline"})),
+        "slime": slime.trainer_flags(plan_of("starter-p5en", {"software": "baseline", "checkpoints.scratch": "fsx"})),
     }
     for framework, written in rendered.items():
         (tmp_path / flags.FILE_NAME).write_text(json.dumps(written))
