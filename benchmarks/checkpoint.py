@@ -183,11 +183,11 @@ def _own(way: str, folder: Path, endpoint_url: str, *, native: bool) -> None:
 
     s3 = store.client(REGION, endpoint_url)
     files, parts = transfer.pools()
-    manager = crt.manager(REGION, endpoint_url) if native else None
+    client = crt.native(REGION, endpoint_url) if native else None
 
     @contextmanager
     def moves(_label: str, _total: int) -> Iterator[transfer.Moves]:
-        yield transfer.Moves(s3=s3, bucket=BUCKET, parts=parts, crt=manager)
+        yield transfer.Moves(s3=s3, bucket=BUCKET, parts=parts, native=client)
 
     directory = folder / "checkpoints"
     with files, parts:

@@ -272,13 +272,13 @@ def _position(written: str) -> Position:
 
 
 def _moves(arguments: Namespace, place: Place, parts: Any) -> transfer.Moving:
-    native = None if arguments.plain else crt.manager(place.region, place.endpoint_url)
+    native = None if arguments.plain else crt.native(place.region, place.endpoint_url)
 
     @contextmanager
     def moving(label: str, total: int) -> Iterator[transfer.Moves]:
         shown = Progress(label, total, stream=sys.stderr, clock=time.monotonic) if label else None
         moved = transfer.nobody if shown is None else shown.add
-        yield transfer.Moves(s3=place.s3, bucket=place.bucket, parts=parts, crt=native, moved=moved)
+        yield transfer.Moves(s3=place.s3, bucket=place.bucket, parts=parts, native=native, moved=moved)
         if shown is not None:
             shown.finish()
 

@@ -2,17 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from threading import Event
 from typing import Any
 from urllib.parse import urlsplit
 
 from botocore.session import Session
 from s3transfer import crt
+from s3transfer.subscribers import BaseSubscriber
 
-from moerl_runtime.checkpoint.transfer import PART_BYTES
+PART_BYTES = 32 * 2**20
+"""Of uploads; the same as boto3's here, so that one continues what the other began."""
+ALGORITHM = "CRC64NVME"
 
 
-def manager(region: str, endpoint_url: str | None) -> Any:
-    """An s3transfer CRTTransferManager for the process's own credentials; None where there are none."""
+@dataclass(frozen=True, slots=True)
+class Native:
+    """Whole files through an s3transfer CRTTransferManager."""
+
+    manager: Any
+
+    def upload(self, path: str, bucket: str, key: str) -> None:
+        done = _Done()
+        extra = {"ChecksumAlgorithm": ALGORITHM}
+        _finish(self.manager.upload(path, bucket, key, extra_args=extra, subscribers=[done]), done)
+
+    def download(self, bucket: str, key: str, path: str) -> None:
+        done = _Done()
+        _finish(self.manager.download(bucket, key, path, subscribers=[done]), done)
+
+
+class _Done(BaseSubscriber):  # type: ignore[misc]  # s3transfer has no types
+    """Set when all is done: s3transfer renames a downloaded file only after its future has the result."""
+
+    def __init__(self) -> None:
+        self.event = Event()
+
+    def on_done(self, future: Any, **_details: Any) -> None:  # noqa: ARG002 - s3transfer names it
+        self.event.set()
+
+
+def native(region: str, endpoint_url: str | None) -> Native | None:
+    """The client for the process's own credentials; None where there are none."""
     session = Session()
     credentials = session.get_credentials()
     if credentials is None:
@@ -24,4 +55,11 @@ def manager(region: str, endpoint_url: str | None) -> Any:
         use_ssl=endpoint_url is None or urlsplit(endpoint_url).scheme == "https",
     )
     serializer = crt.BotocoreCRTRequestSerializer(session, {"region_name": region, "endpoint_url": endpoint_url})
-    return crt.CRTTransferManager(client, serializer)
+    return Native(crt.CRTTransferManager(client, serializer))
+
+
+def _finish(future: Any, done: _Done) -> None:
+    future.result()
+    done.event.wait()
+    # What went wrong after the transfer itself, as in the renaming, shows only now.
+    future.result()

@@ -22,16 +22,15 @@ from awscrt.exceptions import AwsCrtError
 from botocore.exceptions import BotoCoreError, ClientError
 
 from moerl_runtime import store
+from moerl_runtime.checkpoint.crt import ALGORITHM, PART_BYTES, Native
 from moerl_runtime.checkpoint.layout import File
 from moerl_runtime.store import S3Client
 
-PART_BYTES = 32 * 2**20
 PARTS_MAX = 10_000
 """S3's own limit for one object."""
 READ_BYTES = 8 * 2**20
 """Of one read for a checksum."""
 FILES_AT_ONCE, PARTS_AT_ONCE = 8, 16
-ALGORITHM = "CRC64NVME"
 
 
 class Damaged(RuntimeError):
@@ -48,12 +47,12 @@ def nobody(_count: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moves:
-    """How files are moved. `crt` is an s3transfer CRTTransferManager, or None for boto3 alone; `moved` hears of bytes."""
+    """How files are moved. Without `native` by boto3 alone; `moved` hears of bytes."""
 
     s3: S3Client
     bucket: str
     parts: Executor
-    crt: Any = None
+    native: Native | None = None
     part_bytes: int = PART_BYTES
     moved: Callable[[int], None] = nobody
 
@@ -94,8 +93,8 @@ def download(moves: Moves, key: str, file: File, path: Path) -> None:
     """Brings a file from S3, through a name beside its own. Raises Damaged if it is not the one that was committed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.part")
-    if moves.crt is not None and file.size > 0:
-        moves.crt.download(moves.bucket, key, str(beside)).result()
+    if moves.native is not None and file.size > 0:
+        moves.native.download(moves.bucket, key, str(beside))
         moves.moved(file.size)
     else:
         _fetch(moves, key, file, beside)
@@ -189,8 +188,8 @@ def _send(moves: Moves, key: str, path: Path, file: File, parts: list[Part], beg
     if len(parts) == 1:
         moves.s3.put_object(Bucket=moves.bucket, Key=key, Body=path.read_bytes(), ChecksumCRC64NVME=file.crc64nvme)
         moves.moved(file.size)
-    elif begun is None and moves.crt is not None:
-        moves.crt.upload(str(path), moves.bucket, key, extra_args={"ChecksumAlgorithm": ALGORITHM}).result()
+    elif begun is None and moves.native is not None:
+        moves.native.upload(str(path), moves.bucket, key)
         moves.moved(file.size)
     else:
         _send_parts(moves, key, path, file, parts, begun)

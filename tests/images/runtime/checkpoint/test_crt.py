@@ -1,0 +1,46 @@
+"""The CRT's client: a transfer has ended when the file is in its place, not when the bytes have come."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moerl_runtime.checkpoint.crt import Native
+
+
+class Manager:
+    """s3transfer's manager: the future has its result first, and the file is renamed by a callback in another thread."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error, self.asked = error, threading.Event()
+        self.renamed = False
+
+    def download(self, _bucket: str, _key: str, path: str, subscribers: list[Any]) -> Manager:
+        def rename() -> None:
+            self.asked.wait()
+            if self.error is None:
+                Path(path).write_bytes(b"body")
+            self.renamed = True
+            for subscriber in subscribers:
+                subscriber.on_done(future=self)
+
+        threading.Thread(target=rename, daemon=True).start()
+        return self
+
+    def result(self) -> None:
+        self.asked.set()
+        if self.renamed and self.error is not None:
+            raise self.error
+
+
+def test_a_download_ends_when_the_file_is_in_its_place(tmp_path: Path) -> None:
+    Native(Manager()).download("bucket", "key", str(tmp_path / "file"))
+    assert (tmp_path / "file").read_bytes() == b"body"
+
+
+def test_a_file_that_cannot_be_renamed_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="no space"):
+        Native(Manager(OSError("no space"))).download("bucket", "key", str(tmp_path / "file"))
