@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
+import socket
+import tempfile
+import threading
+import time
 from argparse import RawDescriptionHelpFormatter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from moerl_runtime import plan
 from moerl_runtime.faults import InputFault
+from moerl_runtime.smoke import job, task
 from moerl_runtime.smoke.engine_settings import EngineSettings
 
 ENGINE_EPILOG = """exit codes: 0 after SIGTERM and the last request, 1 crashed as SGLang would (the reason is on stderr), 2 wrong
@@ -26,6 +35,18 @@ examples:
   python -m moerl_runtime smoke gpu --dispatcher deep_ep --ranks 2 --out deep_ep.json --against gloo.json
 """
 
+TRAINER_EPILOG = """exit codes: 0 the last step is committed, 1 it failed, 2 wrong input; others as of `trainer`.
+
+examples:
+  python -m moerl_runtime smoke trainer
+  python -m moerl_runtime smoke trainer --run smoke-1 --holder me --scratch /tmp/smoke-1 --steps 40
+"""
+ROLLOUT_EPILOG = """exit codes: those of `agent lead`.
+
+examples:
+  python -m moerl_runtime smoke rollout --pool rollout
+"""
+
 
 def register(commands: Any) -> None:
     parser = commands.add_parser(
@@ -37,6 +58,8 @@ def register(commands: Any) -> None:
     parts = parser.add_subparsers(metavar="COMMAND", required=True)
     _register_engine(parts)
     _register_gpu(parts)
+    _register_trainer(parts)
+    _register_rollout(parts)
 
 
 def _register_engine(parts: Any) -> None:
@@ -49,7 +72,8 @@ def _register_engine(parts: Any) -> None:
     )
     parser.add_argument("--listen", required=True, metavar="HOST:PORT")
     parser.add_argument("--model", choices=("scripted", "torch"), default="scripted", help="what makes the tokens")
-    parser.add_argument("--weights", type=Path, help="directory of the base model (torch)")
+    parser.add_argument("--weights", type=Path, help="directory of the base model; made where it is not there (torch)")
+    parser.add_argument("--seed", type=int, default=0, help="of what is sampled (torch)")
     parser.add_argument("--answer-tokens", type=int, help="length of scripted answers (default: the prompt's)")
     parser.add_argument("--release", choices=("0.5.17", "0.5.19"), default="0.5.19", help="SGLang's, where they differ")
     for name, text in (
@@ -64,6 +88,112 @@ def _register_engine(parts: Any) -> None:
     parser.add_argument("--running-requests-max", type=int)
     parser.add_argument("--queued-requests-max", type=int, help="503 beyond it (default: none)")
     parser.set_defaults(handler=_engine)
+
+
+def _register_trainer(parts: Any) -> None:
+    parser = parts.add_parser(
+        "trainer",
+        help="a tiny run, from restore to the last commit",
+        description="Trains the tiny model on two ranks with samples from the task queue.",
+        epilog=TRAINER_EPILOG,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    plan.add_argument(parser)
+    parser.add_argument("--run", help="name of the run (default: smoke- and HOSTNAME)")
+    parser.add_argument("--holder", help="who takes the lease; a start that repeats it takes over at once")
+    parser.add_argument("--scratch", type=Path, help="directory of this run (default: a new one)")
+    parser.add_argument("--listen", default="127.0.0.1:9090", metavar="HOST:PORT", help="metrics")
+    parser.add_argument("--steps", type=int, default=job.STEPS, help=f"(default: {job.STEPS})")
+    parser.add_argument("--step-log", type=Path, metavar="FILE", help="one JSON line a step")
+    parser.set_defaults(handler=_trainer)
+
+
+def _trainer(arguments: argparse.Namespace) -> int:
+    from moerl_runtime.smoke import trainer
+
+    variables, document = arguments.variables, plan.load(arguments.plan)
+    host = variables.get("HOSTNAME") or socket.gethostname()
+    run = arguments.run or f"{job.RUN_PREFIX}{host}"
+    if not run.startswith(job.RUN_PREFIX):
+        raise InputFault("--run", run, "could be a real run", f"Begin it with {job.RUN_PREFIX}.")
+    scratch = arguments.scratch or Path(tempfile.mkdtemp(prefix=job.RUN_PREFIX))
+    woken, stopped = threading.Event(), threading.Event()
+
+    def stop() -> None:
+        stopped.set()
+        woken.set()
+
+    _on_stop(stop)
+    return trainer.run(
+        trainer.Job(
+            plan=document,
+            run=run,
+            holder=arguments.holder or host,
+            scratch=scratch,
+            listen=arguments.listen,
+            steps=arguments.steps,
+            step_log=arguments.step_log or scratch / "steps.jsonl",
+            region=document["region"].text,
+            endpoint_url=variables.get("AWS_ENDPOINT_URL"),
+            variables=variables,
+        ),
+        clock=time.monotonic,
+        unix_clock=time.time,
+        woken=woken,
+        stopped=stopped,
+    )
+
+
+def _register_rollout(parts: Any) -> None:
+    parser = parts.add_parser(
+        "rollout",
+        help="the local engine with the tiny model, and the agent beside it",
+        description="One rollout worker of the smoke job, until a notice, SIGTERM, or the end of the smoke run.",
+        epilog=ROLLOUT_EPILOG,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    plan.add_argument(parser)
+    parser.add_argument("--pool", required=True, help="rollout pool of the plan")
+    parser.add_argument("--models", type=Path, help="directory of models and versions (default: a new one)")
+    parser.add_argument("--listen", default="127.0.0.1:8090", metavar="HOST:PORT", help="the agent's probes")
+    parser.add_argument("--engine-listen", default="127.0.0.1:30000", metavar="HOST:PORT")
+    parser.add_argument("--metrics-port", type=int, default=9090)
+    parser.add_argument("--imds", metavar="URL", help="instance metadata (default: EC2's own)")
+    parser.add_argument("--step-seconds", type=float, default=0.0, help="of every forward step, beside the model's own")
+    parser.add_argument("--seed", type=int, default=0, help="of what is sampled")
+    parser.set_defaults(handler=_rollout)
+
+
+def _rollout(arguments: argparse.Namespace) -> int:
+    from moerl_runtime.smoke import rollout
+
+    document = plan.load(arguments.plan)
+    stopped = threading.Event()
+    _on_stop(stopped.set)
+    return rollout.run(
+        rollout.Worker(
+            plan=document,
+            pool=arguments.pool,
+            models=arguments.models or Path(tempfile.mkdtemp(prefix=job.RUN_PREFIX)),
+            listen=arguments.listen,
+            engine_listen=arguments.engine_listen,
+            metrics_port=arguments.metrics_port,
+            imds=arguments.imds,
+            region=document["region"].text,
+            endpoint_url=arguments.variables.get("AWS_ENDPOINT_URL"),
+            step_seconds=arguments.step_seconds,
+            seed=arguments.seed,
+        ),
+        wait=stopped.wait,
+    )
+
+
+def _on_stop(stop: Callable[[], object]) -> None:
+    """A handler may interrupt the holder of any lock, so it only writes to a pipe."""
+    reader, writer = os.pipe()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: os.write(writer, b"."))
+    threading.Thread(target=lambda: (os.read(reader, 1), stop()), daemon=True, name="stop").start()
 
 
 def _register_gpu(parts: Any) -> None:
@@ -128,5 +258,12 @@ def _engine(arguments: argparse.Namespace) -> int:
         stepper = ScriptedStepper(echo(arguments.answer_tokens))
         given |= {"model_path": str(arguments.weights or "scripted")}
     else:
-        raise InputFault("--model", "torch", "has no weights", "Give --weights.")
+        if arguments.weights is None:
+            raise InputFault("--weights", None, "is missing", "Name the directory of the base model.")
+        from moerl_runtime.smoke import base
+        from moerl_runtime.smoke.torch_stepper import TorchStepper
+
+        base.make(arguments.weights)
+        stepper = TorchStepper(arguments.weights, seed=arguments.seed)
+        given |= {"model_path": str(arguments.weights), "context_length": task.CONTEXT}
     return engine_process.run(stepper, EngineSettings(**given), listen=arguments.listen)

@@ -54,8 +54,8 @@ def reward(response: str, wanted: str) -> float:
 def grade(
     *, prompt: str, response: str, label: str | None, metadata: Mapping[str, Any]
 ) -> tuple[float, dict[str, Any]]:
-    """Grader of the group `moerl.graders`."""
+    """Grader of the group `moerl.graders`. The end is part of a response as trainers ask for it, and no place of it."""
     del prompt, metadata
     if label is None:
         raise GradeError(f"grader {GRADER}: the task has no label")
-    return reward(response, label), {}
+    return reward(response.removesuffix(SYMBOLS[END]), label), {}

@@ -1,0 +1,521 @@
+"""The smoke RL job of `make demo`: a trainer of two ranks and three rollout workers on the queue and buckets just deployed.
+
+Everything that runs is the code of a real run (`moerl_runtime`): agents, lease, checkpoints, weights, ledger; only the model
+is tiny and the engine local. On the way one worker gets a Spot notice, one is killed, and so is the trainer, which then
+resumes from its last complete checkpoint. What is counted in the end comes from the step logs and the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from infra.config.plan import Plan
+from infra.local.processes import LOOPBACK, end_group, free_port, tail
+from moerl_runtime import serve, store
+from moerl_runtime.checkpoint import resolve
+from moerl_runtime.imds import SPOT_PATH
+from moerl_runtime.serve import Answer, Request
+from moerl_runtime.smoke import job
+
+WORKERS = 3
+RUN = f"{job.RUN_PREFIX}demo"
+DEADLINE_SECONDS = 150.0
+LOOK_SECONDS = 0.25
+SCRAPE_SECONDS = 1.0
+NOTICE_STEP, KILL_STEP, TRAINER_STEP = 10, 20, 32
+"""Steps at which a worker is told that its node goes, another is killed, and the trainer is."""
+REPLACE_SECONDS = 2.0
+"""Until a worker that is gone is replaced, as a fleet would."""
+END_SECONDS = 30.0
+"""For workers to end by themselves after the run."""
+REWARD_GAIN_MIN = 0.2
+SMOOTH_STEPS = 5
+LOG_LINES = 25
+RATE_SECONDS = 3.0
+COLORS = ("#4c78a8", "#f58518", "#54a24b", "#b79a20", "#72b7b2", "#e45756")
+ENGINE_STEP_SECONDS = 0.02
+
+
+class SmokeError(RuntimeError):
+    """The job did not do what it should."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A line of the trainer's step log."""
+
+    at_seconds: float
+    """Since the job's start."""
+    attempt: int
+    step: int
+    reward: float
+    samples: int
+    groups: tuple[int, ...]
+    kept: bool = True
+    """False: done after the checkpoint that the next attempt resumed from, so done again."""
+
+
+@dataclass(slots=True)
+class Process:
+    """A process group of the job."""
+
+    name: str
+    popen: subprocess.Popen[bytes]
+    log: Path
+    metrics_url: str
+    series: dict[str, float] = field(default_factory=dict)
+    """Last values seen; they outlive a process that is killed."""
+    killed: bool = False
+    replaced: bool = False
+
+    @property
+    def running(self) -> bool:
+        return self.popen.poll() is None
+
+
+@dataclass(slots=True)
+class Record:
+    """What happened, in seconds since the start."""
+
+    began: float
+    events: list[tuple[float, str]] = field(default_factory=list)
+    samples: list[tuple[float, dict[str, float]]] = field(default_factory=list)
+    """Samples stored by each worker, in all, at a time."""
+
+
+def run(plan: Plan, out: Path, variables: Mapping[str, str], say: Callable[[str], None]) -> dict[str, Any]:
+    """The `smoke` section of the summary. `variables` are the environment in which boto3 talks to the embedded AWS.
+
+    Raises SmokeError if anything is lost, the reward does not rise, the resume did not happen, or time runs out. Leaves
+    logs, step log and plot in `out`, and no process.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    fleet = Fleet(plan, out, variables, say)
+    with fleet.kept():
+        fleet.start()
+        fleet.steer()
+        resumed = fleet.resumed_from
+        steps = fleet.steps()
+        series = fleet.series()
+        final = fleet.last_checkpoint()
+    found = summarize(steps, final, series, resumed, fleet.record)
+    (out / "steps.json").write_text(json.dumps([asdict(step) for step in steps]), encoding="utf-8")
+    plot(out / "smoke.png", steps, fleet.record)
+    faults = judge(found)
+    if faults:
+        raise SmokeError("; ".join(faults))
+    return found
+
+
+class Fleet:
+    """The processes, the notice that one of them gets, and what is seen of them."""
+
+    def __init__(self, plan: Plan, out: Path, variables: Mapping[str, str], say: Callable[[str], None]) -> None:
+        self._plan, self._out, self._say = plan, out, say
+        self._variables = {**variables, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "MOERL_RUN": RUN}
+        self._plan_path = out / "plan.json"
+        self._pool = plan.workload.rollouts[0].pool
+        self._step_log = out / "steps.jsonl"
+        self._noticed: set[str] = set()
+        self._imds: dict[str, str] = {}
+        self._open = ExitStack()
+        self.workers: list[Process] = []
+        self.trainers: list[Process] = []
+        self.record = Record(began=time.monotonic())
+        self._unix_began = time.time()
+        self._gone_at: dict[str, float] = {}
+        self._scraped = 0.0
+        self.resumed_from: tuple[int, int] | None = None
+        """(step of the checkpoint, last step that the killed attempt had done)."""
+        self._s3 = store.client(plan.region, variables["AWS_ENDPOINT_URL"])
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Whatever happens, every process that was started is gone afterwards."""
+        with self._open:
+            try:
+                yield
+            finally:
+                for process in (*self.workers, *self.trainers):
+                    end_group(process.popen.pid)
+                    process.popen.wait()
+
+    def start(self) -> None:
+        self._step_log.unlink(missing_ok=True)
+        self._plan_path.write_text(json.dumps(self._plan.document()), encoding="utf-8")
+        self._start_trainer()
+        for number in range(WORKERS):
+            self._start_worker(f"worker-{number}")
+
+    def steer(self) -> None:
+        """Runs the job to its end, with the interruptions on the way."""
+        due: list[tuple[int, Callable[[], None]]] = [
+            (NOTICE_STEP, self._give_notice),
+            (KILL_STEP, self._kill_worker),
+            (TRAINER_STEP, self._kill_trainer),
+        ]
+        while self.trainers[-1].running:
+            self._check_time()
+            self._scrape()
+            self._replace()
+            done = self.steps()
+            if due and done and done[-1].step >= due[0][0]:
+                due.pop(0)[1]()
+            time.sleep(LOOK_SECONDS)
+        if self.trainers[-1].popen.returncode:
+            raise self._failed(self.trainers[-1])
+        if due:
+            raise SmokeError(f"the run ended before every interruption: {len(due)} are left")
+        self._note("run complete")
+        deadline = time.monotonic() + END_SECONDS
+        while any(worker.running for worker in self.workers):
+            self._check_time()
+            self._scrape()
+            if time.monotonic() > deadline:
+                raise SmokeError("a worker did not end with the run")
+            time.sleep(LOOK_SECONDS)
+        for worker in self.workers:
+            if not worker.killed and worker.popen.returncode:
+                raise self._failed(worker)
+
+    def steps(self) -> list[Step]:
+        """Lines of the step log, in the order of their time."""
+        if not self._step_log.is_file():
+            return []
+        rows = []
+        for line in self._step_log.read_text(encoding="utf-8").splitlines(keepends=True):
+            # The last line may still be in the writing.
+            if line.endswith("\n"):
+                rows.append(json.loads(line))
+        newest = max((row["attempt"] for row in rows), default=0)
+        resumed = self.resumed_from[0] if self.resumed_from else None
+        return [
+            Step(
+                at_seconds=row["unix_seconds"] - self._unix_began,
+                attempt=row["attempt"],
+                step=row["step"],
+                reward=row["reward"],
+                samples=row["samples"],
+                groups=tuple(row["groups"]),
+                kept=row["attempt"] == newest or resumed is None or row["step"] <= resumed,
+            )
+            for row in rows
+        ]
+
+    def series(self) -> dict[str, float]:
+        """Counters of all processes, added up over what was last seen of each."""
+        total: dict[str, float] = {}
+        for process in (*self.workers, *self.trainers):
+            for name, value in process.series.items():
+                total[name] = total.get(name, 0.0) + value
+        return total
+
+    def last_checkpoint(self) -> resolve.Checkpoint:
+        found = self._newest()
+        if found is None:
+            raise SmokeError("the run left no complete checkpoint")
+        return found
+
+    # --- interruptions
+
+    def _give_notice(self) -> None:
+        self._noticed.add(self.workers[0].name)
+        self._note(f"Spot notice to {self.workers[0].name}")
+
+    def _kill_worker(self) -> None:
+        self._scrape()
+        self.workers[1].killed = True
+        end_group(self.workers[1].popen.pid)
+        self._note(f"{self.workers[1].name} killed")
+
+    def _kill_trainer(self) -> None:
+        trainer = self.trainers[-1]
+        trainer.killed = True
+        end_group(trainer.popen.pid)
+        trainer.popen.wait()
+        found = self._newest()
+        if found is None:
+            raise SmokeError(f"no checkpoint was complete by step {TRAINER_STEP}")
+        last = self.steps()[-1].step
+        self._note(f"trainer killed after step {last}")
+        self._start_trainer()
+        self.resumed_from = (found.step, last)
+
+    def _replace(self) -> None:
+        for worker in list(self.workers):
+            if worker.running or worker.replaced:
+                continue
+            if not worker.killed and worker.popen.returncode:
+                raise self._failed(worker)
+            if not worker.killed and worker.name not in self._noticed:
+                # It saw the run's end before the trainer's process was gone.
+                continue
+            gone = self._gone_at.setdefault(worker.name, time.monotonic())
+            if time.monotonic() - gone >= REPLACE_SECONDS:
+                worker.replaced = True
+                if not worker.killed:
+                    self._note(f"{worker.name} drained")
+                self._start_worker(f"worker-{len(self.workers)}")
+
+    # --- processes
+
+    def _start_trainer(self) -> None:
+        port = free_port()
+        self.trainers.append(
+            self._spawn(
+                f"trainer-{len(self.trainers)}",
+                port,
+                ["smoke", "trainer", "--plan", str(self._plan_path), "--run", RUN, "--holder", "trainer"],
+                # The second start is another pod: its scratch is empty, so it resumes from the bucket alone.
+                ["--scratch", str(self._out / f"scratch-{len(self.trainers)}"), "--listen", f"{LOOPBACK}:{port}"],
+                ["--step-log", str(self._step_log)],
+            )
+        )
+
+    def _start_worker(self, name: str) -> None:
+        agent, engine, metrics = free_port(), free_port(), free_port()
+        self._imds[name] = self._open.enter_context(
+            serve.serving(f"{LOOPBACK}:0", lambda request: metadata(request, name in self._noticed))
+        )
+        self.workers.append(
+            self._spawn(
+                name,
+                metrics,
+                ["smoke", "rollout", "--plan", str(self._plan_path), "--pool", self._pool, "--imds", self._imds[name]],
+                ["--models", str(self._out / name), "--listen", f"{LOOPBACK}:{agent}"],
+                ["--engine-listen", f"{LOOPBACK}:{engine}", "--metrics-port", str(metrics)],
+                ["--seed", str(len(self.workers)), "--step-seconds", str(ENGINE_STEP_SECONDS)],
+            )
+        )
+
+    def _spawn(self, name: str, metrics_port: int, *arguments: Sequence[str]) -> Process:
+        log = self._out / f"{name}.log"
+        with log.open("wb") as output:
+            popen = subprocess.Popen(  # noqa: S603 - argument lists
+                [sys.executable, "-m", "moerl_runtime", *(word for part in arguments for word in part)],
+                env={**self._variables, "HOSTNAME": name},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return Process(name, popen, log, f"http://{LOOPBACK}:{metrics_port}/metrics")
+
+    # --- what is seen
+
+    def _newest(self) -> resolve.Checkpoint | None:
+        storage = self._plan.storage
+        return resolve.resolve(self._s3, self._plan.names.checkpoint_bucket, storage.checkpoint_prefix, RUN)
+
+    def _scrape(self) -> None:
+        now = time.monotonic()
+        if now - self._scraped < SCRAPE_SECONDS:
+            return
+        self._scraped = now
+        for process in (*self.workers, *self.trainers):
+            if process.running:
+                process.series = scrape(process.metrics_url) or process.series
+        made = {worker.name: worker.series.get("moerl_agent_samples_total", 0.0) for worker in self.workers}
+        self.record.samples.append((now - self.record.began, made))
+
+    def _note(self, what: str) -> None:
+        seconds = time.monotonic() - self.record.began
+        self.record.events.append((seconds, what))
+        self._say(f"  {seconds:5.1f} s  {what}")
+
+    def _check_time(self) -> None:
+        if time.monotonic() - self.record.began > DEADLINE_SECONDS:
+            done = self.steps()
+            last = done[-1].step if done else "none"
+            raise SmokeError(f"not done within {DEADLINE_SECONDS:g} s; last step {last}, see {self._out}")
+
+    def _failed(self, process: Process) -> SmokeError:
+        end = tail(process.log, LOG_LINES)
+        return SmokeError(f"{process.name} ended with {process.popen.returncode}; {process.log}:\n{end}")
+
+
+def metadata(request: Request, noticed: bool) -> Answer:
+    """Instance metadata of a node, with a Spot notice or none."""
+    if request.method == "PUT" and request.path == "/latest/api/token":
+        return Answer(body=b"token", content_type="text/plain")
+    if request.method == "GET" and request.path == SPOT_PATH and noticed:
+        return Answer(body=b'{"action": "terminate", "time": "2026-01-01T00:00:00Z"}')
+    return Answer(status=404)
+
+
+def scrape(url: str) -> dict[str, float] | None:
+    """Series of a /metrics by name and labels; None while nobody answers."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(url, timeout=1) as reply:
+            text = reply.read().decode()
+    except (urllib.error.URLError, OSError):
+        return None
+    return {
+        match[1]: float(match[2])
+        for line in text.splitlines()
+        if (match := re.fullmatch(r"(moerl_[a-z_]+(?:\{[^}]*\})?) (\S+)", line))
+    }
+
+
+def summarize(
+    steps: Sequence[Step],
+    final: resolve.Checkpoint,
+    series: Mapping[str, float],
+    resumed: tuple[int, int] | None,
+    record: Record,
+) -> dict[str, Any]:
+    """The numbers of the job. `lost` counts prompts that were issued and are neither trained on nor owed any more."""
+    kept = [step for step in steps if step.kept]
+    groups = [group for step in kept for group in step.groups]
+    ledger = final.metadata["ledger"]
+    counters = ledger["counters"]
+    owed = len(ledger["open"]) + len(ledger["again"])
+    settled = len(set(groups)) + counters["dead"] + counters["skipped"]
+    rewards = [step.reward for step in kept]
+    return {
+        "seconds": round(record.samples[-1][0] if record.samples else 0.0, 1),
+        "steps": sorted({step.step for step in kept}),
+        "steps_done_again": sum(not step.kept for step in steps),
+        "tasks_issued": ledger["next_position"],
+        "tasks_completed": len(set(groups)),
+        "tasks_open_at_end": owed,
+        "tasks_trained_twice": len(groups) - len(set(groups)),
+        "tasks_lost": ledger["next_position"] - settled - owed,
+        "tasks_dead": counters["dead"],
+        "tasks_too_old": counters["stale"],
+        "tasks_reissued": int(series.get("moerl_trainer_tasks_reissued_total", 0)),
+        "tasks_returned": int(series.get('moerl_agent_tasks_total{outcome="returned"}', 0)),
+        "results_delivered_twice": int(series.get('moerl_trainer_results_total{outcome="duplicate"}', 0)),
+        "samples_stored": int(series.get("moerl_agent_samples_total", 0)),
+        "reward_before": round(sum(rewards[:SMOOTH_STEPS]) / max(1, len(rewards[:SMOOTH_STEPS])), 3),
+        "reward_after": round(sum(rewards[-SMOOTH_STEPS:]) / max(1, len(rewards[-SMOOTH_STEPS:])), 3),
+        "trainer_killed_after_step": None if resumed is None else resumed[1],
+        "resumed_from_step": None if resumed is None else resumed[0],
+        "first_step_after_resume": min((step.step for step in kept if step.attempt == kept[-1].attempt), default=None),
+        "attempts": sorted({step.attempt for step in steps}),
+        "events": [{"seconds": round(seconds, 1), "what": what} for seconds, what in record.events],
+    }
+
+
+def judge(found: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the job; empty when it did all that it should."""
+    faults = []
+    if found["steps"] != list(range(job.STEPS)):
+        faults.append(f"{len(found['steps'])} steps of {job.STEPS} were done")
+    for name in ("tasks_lost", "tasks_trained_twice", "tasks_dead"):
+        if found[name]:
+            faults.append(f"{name.replace('_', ' ')}: {found[name]}")
+    if found["tasks_completed"] != job.STEPS * job.GROUPS:
+        faults.append(f"{found['tasks_completed']} tasks were trained on, not {job.STEPS * job.GROUPS}")
+    if found["resumed_from_step"] is None or len(found["attempts"]) < 2:
+        faults.append("the trainer did not resume")
+    elif found["first_step_after_resume"] != found["resumed_from_step"] + 1:
+        faults.append(
+            f"the trainer went on with step {found['first_step_after_resume']}, not after step {found['resumed_from_step']}"
+        )
+    if not found["reward_after"] >= found["reward_before"] + REWARD_GAIN_MIN:
+        faults.append(f"the reward went from {found['reward_before']} to {found['reward_after']}")
+    return faults
+
+
+def lines(found: Mapping[str, Any]) -> list[str]:
+    """For people."""
+    return [
+        f"smoke RL job: {len(found['steps'])} steps in {found['seconds']:.0f} s, reward {found['reward_before']:.2f}"
+        f" -> {found['reward_after']:.2f}",
+        f"  tasks: {found['tasks_issued']} issued, {found['tasks_completed']} completed, {found['tasks_open_at_end']} open"
+        f" at the end, {found['tasks_returned']} returned, {found['tasks_reissued']} reissued,"
+        f" {found['results_delivered_twice']} results delivered twice, {found['tasks_lost']} lost",
+        f"  trainer killed after step {found['trainer_killed_after_step']}, resumed from the checkpoint of step"
+        f" {found['resumed_from_step']}, {found['steps_done_again']} steps done again",
+    ]
+
+
+def plot(path: Path, steps: Sequence[Step], record: Record) -> None:
+    """Reward of every step and samples per second of every worker over time, with what happened on the way."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 6.5), dpi=120, layout="constrained")
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    kept, again = [step for step in steps if step.kept], [step for step in steps if not step.kept]
+    upper.scatter([s.at_seconds for s in kept], [s.reward for s in kept], s=14, color="#9db7d9", label="step")
+    if again:
+        upper.scatter(
+            [s.at_seconds for s in again],
+            [s.reward for s in again],
+            s=22,
+            facecolors="none",
+            edgecolors="#b0413e",
+            label="after the last checkpoint, done again",
+        )
+    for attempt in sorted({step.attempt for step in kept}):
+        own = [step for step in kept if step.attempt == attempt]
+        smooth = [
+            sum(step.reward for step in own[max(0, end - SMOOTH_STEPS + 1) : end + 1]) / min(end + 1, SMOOTH_STEPS)
+            for end in range(len(own))
+        ]
+        upper.plot(
+            [s.at_seconds for s in own],
+            smooth,
+            color="#1f4e8c",
+            label=f"mean of {SMOOTH_STEPS}" if own[0].attempt == kept[0].attempt else None,
+        )
+    upper.set_ylabel("reward (share of right places)")
+    upper.set_ylim(0, 1)
+    upper.legend(loc="upper left", frameon=False)
+    upper.set_title("Smoke RL job on the embedded AWS: tiny MoE, 2 trainer ranks, 3 rollout workers", loc="left")
+    rates = throughput(record.samples)
+    names = sorted({name for _, made in rates for name in made})
+    times = [seconds for seconds, _ in rates]
+    lower.stackplot(
+        times,
+        [[made.get(name, 0.0) for _, made in rates] for name in names],
+        labels=names,
+        colors=COLORS[: len(names)],
+        step="post",
+    )
+    lower.set_ylabel("samples stored per second")
+    lower.set_xlabel("seconds since the start")
+    lower.set_xlim(left=0)
+    lower.set_ylim(bottom=0)
+    lower.legend(loc="upper left", frameon=False, ncols=len(names), fontsize="small")
+    for seconds, what in record.events:
+        for axes in (upper, lower):
+            axes.axvline(seconds, color="#777777", linewidth=0.8, linestyle="--")
+        upper.annotate(
+            what,
+            (seconds, 0.02),
+            xytext=(3, 0),
+            textcoords="offset points",
+            rotation=90,
+            fontsize=8,
+            va="bottom",
+            color="#444444",
+        )
+    for axes in (upper, lower):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path)
+
+
+def throughput(samples: Sequence[tuple[float, Mapping[str, float]]]) -> list[tuple[float, dict[str, float]]]:
+    """Samples per second of each worker, over about RATE_SECONDS before each time."""
+    rates = []
+    for end, (seconds, made) in enumerate(samples):
+        start = max((at for at in range(end) if samples[at][0] <= seconds - RATE_SECONDS), default=None)
+        if start is None:
+            continue
+        before, earlier = samples[start]
+        rates.append((seconds, {name: (made[name] - earlier.get(name, 0.0)) / (seconds - before) for name in made}))
+    return rates
