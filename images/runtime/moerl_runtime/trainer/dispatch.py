@@ -27,7 +27,7 @@ from moerl_runtime.protocol import Attempt, DeadLetter, ResultMessage, Sample, T
 from moerl_runtime.sqs import Received, SqsClient
 from moerl_runtime.store import S3Client
 from moerl_runtime.trainer.ledger import Group, Ledger, Taken
-from moerl_runtime.trainer.samples import problem
+from moerl_runtime.trainer.results import judged, letter
 
 log = logging.getLogger(__name__)
 
@@ -342,38 +342,33 @@ class Feed:
 
     def _load(self, wanted: Sequence[tuple[int, int]]) -> int:
         """Reads those samples and records them. Returns how many were of use."""
-        groups = [group for group, _ in wanted]
-        keys = [protocol.sample_key(self._attempt, group, sample) for group, sample in wanted]
-        bodies = list(self._pool.map(self._fetch, groups, keys))
+        read = list(self._pool.map(lambda entry: self._read(*entry), wanted))
         used = 0
         with self._changed:
-            for (group, number), body in zip(wanted, bodies, strict=True):
-                used += self._record(group, number, body)
+            for (group, number), found in zip(wanted, read, strict=True):
+                used += self._record(group, number, found)
             if used:
                 self._progress_at = self._clock()
             self._gauges()
             self._changed.notify_all()
         return used
 
-    def _record(self, group: int, number: int, body: bytes | None) -> bool:
-        if body is None:
+    def _read(self, group: int, number: int) -> Sample | str | None:
+        """The sample, why it is none, or None where it is not stored. Without the lock: decoding takes its time."""
+        body = self._fetch(group, protocol.sample_key(self._attempt, group, number))
+        return None if body is None else judged(body, group, number)
+
+    def _record(self, group: int, number: int, found: Sample | str | None) -> bool:
+        if found is None:
             log.warning("sample %d of group %d was announced and is not stored", number, group)
             self._count("invalid")
             return False
-        reason: str | None
-        try:
-            sample = protocol.decode(Sample, body)
-            reason = problem(sample)
-            if (sample.group, sample.sample) != (group, number):
-                reason = f"its key says sample {number} of group {group}"
-        except InputFault as fault:
-            reason = str(fault)
-        if reason is not None:
+        if isinstance(found, str):
             self._count("invalid")
             fate = self._ledger.damaged(group)
-            log.error("sample %d of group %d cannot be trained on (%s): %s", number, group, fate, reason)
+            log.error("sample %d of group %d cannot be trained on (%s): %s", number, group, fate, found)
             return False
-        outcome = self._ledger.record(sample)
+        outcome = self._ledger.record(found)
         self._count("used" if outcome == "used" else "duplicate")
         return outcome == "used"
 
@@ -394,30 +389,30 @@ class Feed:
         received = sqs.receive(self._sqs, self._queues.dead_letter, most=sqs.BATCH, wait_seconds=0, lease_seconds=30)
         done, again = [], []
         for message in received:
-            letter = _letter(message)
-            if letter is None:
+            found = letter(message.body)
+            if found is None:
                 continue
-            if isinstance(letter, DeadLetter):
-                self._bury(letter)
-            elif letter.of == self._attempt:
+            if isinstance(found, DeadLetter):
+                self._bury(found)
+            elif found.of == self._attempt:
                 # SQS moved it after a thousand receives: interruptions, which say nothing against the task.
                 with self._changed:
-                    again += [self._again(group) for group in self._ledger.outstanding() if group.id == letter.group]
+                    again += [self._again(group) for group in self._ledger.outstanding() if group.id == found.group]
             done.append(message.receipt)
         self._send(again)
         sqs.delete(self._sqs, self._queues.dead_letter, done)
         return len(done)
 
-    def _bury(self, letter: DeadLetter) -> None:
+    def _bury(self, dead: DeadLetter) -> None:
         """Keeps the reason where people find it, and gives the group's place to the next prompt."""
-        attempt = Attempt(run=letter.run, number=letter.attempt)
-        key = protocol.dead_key(attempt, letter.group)
-        store.put(self._s3, self._bucket, key, protocol.encode(letter))
+        attempt = Attempt(run=dead.run, number=dead.attempt)
+        key = protocol.dead_key(attempt, dead.group)
+        store.put(self._s3, self._bucket, key, protocol.encode(dead))
         if attempt != self._attempt:
             return
-        log.error("group %d is dead after %d failures: %s", letter.group, letter.failures, letter.reason)
+        log.error("group %d is dead after %d failures: %s", dead.group, dead.failures, dead.reason)
         with self._changed:
-            self._ledger.dead(letter.group)
+            self._ledger.dead(dead.group)
             self._changed.notify_all()
 
     # --- state of the wait
@@ -474,15 +469,3 @@ class Feed:
                     self._changed.wait_for(lambda: self._stopped.is_set() or self._ledger.room() > 0, pause_seconds)
             elif pause_seconds:
                 self._stopped.wait(pause_seconds)
-
-
-def _letter(message: Received) -> DeadLetter | TaskMessage | None:
-    """None for one that neither an agent nor SQS can have put there; it stays for people."""
-    try:
-        return protocol.decode(DeadLetter, message.body)
-    except InputFault:
-        pass
-    try:
-        return protocol.decode(TaskMessage, message.body)
-    except InputFault:
-        return None

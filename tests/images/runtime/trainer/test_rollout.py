@@ -38,8 +38,6 @@ def framework(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytes
         "    samples: list[Any]\n    metrics: dict[str, Any] | None = None\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    for module in (name, f"{name}.rollout", f"{name}.rollout.base_types"):
-        monkeypatch.delitem(__import__("sys").modules, module, raising=False)
     return name
 
 
