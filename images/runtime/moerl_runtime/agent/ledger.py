@@ -35,6 +35,8 @@ class Lease:
     """Nobody else can have stored anything of it: its first delivery, never issued again, never failed."""
     receipts: dict[str, Receipt]
     """Those that are still ours. Empty: others may have the task; what runs goes on, but nothing is deleted."""
+    arrived_seconds: float
+    """When its newest delivery came."""
     stage: Stage = Stage.WAITING
     payload: TaskPayload | None = None
     todo: set[int] = field(default_factory=set)
@@ -59,11 +61,6 @@ class Lease:
     def complete(self) -> bool:
         return self.payload is not None and len(self.done) == self.payload.samples
 
-    @property
-    def taken_seconds(self) -> float:
-        """When the call began that brought its newest delivery."""
-        return max((receipt.first_seconds for receipt in self.receipts.values()), default=0.0)
-
 
 @dataclass(slots=True)
 class Run:
@@ -84,16 +81,18 @@ class Ledger:
         self._numbers = 0
         self._requests = 0
 
-    def add(self, message: TaskMessage, receipt: str, delivery: Receipt, *, fresh: bool) -> Lease | None:
+    def add(self, message: TaskMessage, receipt: str, delivery: Receipt, *, now: float, fresh: bool) -> Lease | None:
         """The new lease; None where the group is being worked at already, which then has one delivery more."""
         for lease in self.leases.values():
             if lease.open and (lease.message.of, lease.message.group) == (message.of, message.group):
-                lease.receipts[receipt] = delivery
+                lease.receipts[receipt], lease.arrived_seconds = delivery, now
                 if message.failures > lease.message.failures:
                     lease.message = message
                 return None
         self._numbers += 1
-        lease = Lease(number=self._numbers, message=message, fresh=fresh, receipts={receipt: delivery})
+        lease = Lease(
+            number=self._numbers, message=message, fresh=fresh, receipts={receipt: delivery}, arrived_seconds=now
+        )
         self.leases[lease.number] = lease
         return lease
 

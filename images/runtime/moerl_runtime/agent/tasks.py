@@ -218,14 +218,14 @@ class Tasks:
             return
         delivery = Receipt(asked_seconds, asked_seconds + self._settings.lease_seconds)
         fresh = received.receive_count == 1 and message.issue == 0 and message.failures == 0
-        lease = self._ledger.add(message, received.receipt, delivery, fresh=fresh)
+        lease = self._ledger.add(message, received.receipt, delivery, now=self._agenda.now, fresh=fresh)
         if lease is not None:
             self._place(lease)
 
     def _place(self, lease: Lease) -> None:
         """Begins a task, or says why not: drained, void, or waiting for a look at current.json or for weights."""
         current, of, version_min = self._weights.current, lease.message.of, lease.message.version_min
-        looked = self._weights.looked_seconds >= lease.taken_seconds
+        looked = self._weights.looked_seconds >= lease.arrived_seconds
         if self.draining:
             self.give_back([lease])
         elif current is not None and current.of == of and version_min <= current.version:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -357,21 +357,22 @@ class Agent:
             self.world.at(seconds, lambda: self._perform(effect))
 
     def _poll(self, effect: do.Receive, until_seconds: float) -> None:
-        """A long poll: looks often, returns at the first message or at its end."""
+        """A long poll: looks often, returns at the first message or at its end. It was asked for when it began."""
+        began = self._clock()
 
         def look() -> None:
             if self.alive and not self.world.sqs.visible(QUEUES.tasks) and self.world.now < until_seconds:
                 self.world.at(0.5, look)
             else:
-                self._perform(effect)
+                self._perform(effect, replace(self.around, clock=lambda: began))
 
         self.world.at(self._latency(), look)
 
-    def _perform(self, effect: do.Effect) -> None:
+    def _perform(self, effect: do.Effect, around: Around | None = None) -> None:
         if not self.alive:
             return
         try:
-            event = perform(effect, self.around)
+            event = perform(effect, around or self.around)
         except Killed:
             self.kill()
             return

@@ -225,6 +225,17 @@ def test_a_task_waits_for_weights_that_are_on_their_way(world: World) -> None:
     assert {sample_of(world, 0, sample).versions for sample in range(4)} == {(1,)}
 
 
+def test_a_look_from_before_a_task_came_says_nothing_about_it(world: World) -> None:
+    """A long poll may be open for longer than the time between two looks at current.json."""
+    agent = Agent(world, Engine(world))
+    world.run_for(8)
+    assert 0 < agent.core.weights.looked_seconds < world.now
+    world.point_at(current(1))
+    world.issue(0, version_min=1)
+    served(world, 1)
+    assert outcomes(agent) == {"completed": 1}
+
+
 # --- failures of its own ----------------------------------------------------------------------------------------------
 
 
