@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
 from moerl_runtime.faults import InputFault
@@ -193,7 +193,12 @@ def request_id(attempt: Attempt, group: int, sample: int, lease: int) -> str:
 
 def encode(body: Any) -> str:
     """A message or object of this module as JSON: one line, the same bytes for the same content."""
-    return json.dumps({"protocol": PROTOCOL, **asdict(body)}, sort_keys=True, separators=(",", ":"))
+    return json.dumps({"protocol": PROTOCOL, **_fields(body)}, sort_keys=True, separators=(",", ":"), default=_fields)
+
+
+def _fields(body: Any) -> dict[str, Any]:
+    """One level of a dataclass. `asdict` would copy every token of a sample, and take four times as long as the JSON."""
+    return {each.name: getattr(body, each.name) for each in fields(body)}
 
 
 def decode(kind: type[Body], text: str | bytes) -> Body:
