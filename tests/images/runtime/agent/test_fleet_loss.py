@@ -49,7 +49,6 @@ def test_what_was_stored_before_the_loss_is_not_made_again() -> None:
     later = Engine(world)
     Agent(world, later, "later")
     asked: set[int] = set()
-    world.at(1.0, lambda: None)
 
     def done() -> bool:
         asked.update(request.effect.sample for request in later.asked.values())
