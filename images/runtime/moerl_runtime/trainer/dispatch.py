@@ -131,6 +131,8 @@ class Feed:
         self._trouble: dict[str, str] = {}
         """Of each thread, while it lasts."""
         self._skipped_in_a_row = 0
+        self._asked: dict[int, tuple[int, ...]] = {}
+        """Prompt tokens of the groups that were sent: answers have to begin with them."""
         self._stopped = threading.Event()
         self._threads: list[threading.Thread] = []
         self._pool = ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix="feed")
@@ -227,6 +229,8 @@ class Feed:
         """Sends what is missing in the window and what is late. Returns how many messages."""
         with self._changed:
             unsent = [(group.id, group.position) for group in self._ledger.fill()]
+            first = self._ledger.first_open()
+            self._asked = {group: tokens for group, tokens in self._asked.items() if group >= first}
         payloads = list(self._pool.map(lambda entry: self._write(*entry), unsent))
         skipped = [group for (group, _), written in zip(unsent, payloads, strict=True) if not written]
         with self._changed:
@@ -280,6 +284,7 @@ class Feed:
         payload = self._payload(position, group)
         if payload is None:
             return False
+        self._asked[group] = payload.prompt_tokens
         store.put(self._s3, self._bucket, protocol.task_key(self._attempt, group), protocol.encode(payload))
         return True
 
@@ -356,7 +361,7 @@ class Feed:
     def _read(self, group: int, number: int) -> Sample | str | None:
         """The sample, why it is none, or None where it is not stored. Without the lock: decoding takes its time."""
         body = self._fetch(group, protocol.sample_key(self._attempt, group, number))
-        return None if body is None else judged(body, group, number)
+        return None if body is None else judged(body, group, number, self._asked.get(group))
 
     def _record(self, group: int, number: int, found: Sample | str | None) -> bool:
         if found is None:

@@ -143,7 +143,10 @@ class Agent:
 
     def publish(self, task: TaskMessage, number: int, *, announce: bool = True) -> None:
         key = protocol.sample_key(task.of, task.group, number)
-        body = protocol.encode(sample(task.group, number, self.version(), reward=float(number % 2)))
+        stored = store.get(self.bed.s3, self.bed.bucket, task.key)
+        assert stored is not None
+        tokens = (*protocol.decode(TaskPayload, stored.body).prompt_tokens, 2, 3)
+        body = protocol.encode(sample(task.group, number, self.version(), tokens=tokens, reward=float(number % 2)))
         store.put_new(self.bed.s3, self.bed.bucket, key, body)
         if announce:
             result = ResultMessage(run=task.run, attempt=task.attempt, group=task.group, sample=number, key=key)

@@ -17,6 +17,9 @@ import pytest
 from k8s.charts.trainer import ENTRYPOINT
 from moerl_runtime.checkpoint import handover
 from moerl_runtime.cli import main
+from moerl_runtime.faults import InputFault, RuntimeFault
+from moerl_runtime.lease import LeaseHeld, LeaseLost
+from moerl_runtime.trainer.run import Disagreement, NothingToDo
 from tests.images.runtime.trainer.fakes import REGION, Bed, plan_document
 
 STEPS = 3
@@ -136,6 +139,11 @@ def test_the_chart_calls_it_by_options_that_it_has(pod: Pod, capsys: pytest.Capt
     assert (program, dash, module) == ("python", "-m", "moerl_runtime")
     assert main(words, variables=pod.variables | {"POD_IP": ""}) == 2
     assert "plan.json" not in capsys.readouterr().err, "the options were taken, and the pod's address is missing"
+
+
+def test_every_end_has_an_exit_code_of_its_own() -> None:
+    ends = (RuntimeFault, InputFault, LeaseHeld, LeaseLost, handover.NotCommitted, NothingToDo, Disagreement)
+    assert [end.exit_code for end in ends] == list(range(1, 8))
 
 
 def test_the_help_names_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:

@@ -247,6 +247,15 @@ def test_a_sample_under_another_groups_key_is_not_trained_on(aws: Bed) -> None:
     assert rig.ledger.counters.invalid == 1
 
 
+def test_an_answer_to_other_tokens_than_the_prompts_is_not_trained_on(aws: Bed) -> None:
+    rig = Rig(aws, samples=1)
+    rig.feed.dispatch_once()
+    other = sample(0, 0, tokens=(7, 2, 3))
+    store.put_new(aws.s3, aws.bucket, protocol.sample_key(ATTEMPT, 0, 0), protocol.encode(other))
+    rig.feed.sweep_once()
+    assert (rig.counted("used"), rig.ledger.counters.invalid) == (0, 1)
+
+
 def test_a_dead_group_is_replaced_by_the_next_prompt_and_its_reason_is_kept(aws: Bed) -> None:
     rig = Rig(aws, batch=2, staleness=1)
     rig.agent.fate = lambda task: "die" if task.group == 0 else None
