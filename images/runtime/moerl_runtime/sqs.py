@@ -25,10 +25,6 @@ GONE = frozenset({"ReceiptHandleIsInvalid", "InvalidParameterValue", "MessageNot
 SqsClient = Any
 
 
-class NotSent(RuntimeError):
-    """SQS took the call and refused some of its messages, again and again."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
     """One leased message."""
@@ -54,7 +50,7 @@ def client(region: str, endpoint_url: str | None = None, *, connections: int = C
 
 
 def send(sqs: SqsClient, queue_url: str, bodies: Sequence[str]) -> None:
-    """Sends all of them, ten a call. Those that SQS refused one by one are sent again; raises NotSent if some stay."""
+    """Sends all of them, ten a call. Those that SQS refused one by one are sent again; raises ClientError if some stay."""
     for batch in _batches(bodies):
         left = {str(number): body for number, body in enumerate(batch)}
         for _ in range(3):
@@ -64,7 +60,7 @@ def send(sqs: SqsClient, queue_url: str, bodies: Sequence[str]) -> None:
             if not left:
                 break
         else:
-            raise NotSent(f"SQS refused {len(left)} messages to {queue_url}")
+            raise _partial("SendMessageBatch", f"SQS refused {len(left)} messages to {queue_url}")
 
 
 def receive(sqs: SqsClient, queue_url: str, *, most: int, wait_seconds: int, lease_seconds: int) -> list[Received]:
@@ -87,8 +83,12 @@ def receive(sqs: SqsClient, queue_url: str, *, most: int, wait_seconds: int, lea
 
 
 def extend(sqs: SqsClient, queue_url: str, receipts: Sequence[str], *, lease_seconds: int) -> list[str]:
-    """Makes the leases last `lease_seconds` from now. Returns the receipts whose lease is over. 0 seconds gives back."""
+    """Makes the leases last `lease_seconds` from now. Returns the receipts whose lease is over. 0 seconds gives back.
+
+    Raises ClientError where SQS itself failed at some, after the others are done.
+    """
     lost: list[str] = []
+    failed = 0
     for batch in _batches(receipts):
         answer = sqs.change_message_visibility_batch(
             QueueUrl=queue_url,
@@ -97,7 +97,13 @@ def extend(sqs: SqsClient, queue_url: str, receipts: Sequence[str], *, lease_sec
                 for number, receipt in enumerate(batch)
             ],
         )
-        lost += [batch[int(entry["Id"])] for entry in answer.get("Failed", ())]
+        for entry in answer.get("Failed", ()):
+            if entry.get("SenderFault", True):
+                lost.append(batch[int(entry["Id"])])
+            else:
+                failed += 1
+    if failed:
+        raise _partial("ChangeMessageVisibilityBatch", f"SQS failed at {failed} leases of {queue_url}")
     return lost
 
 
@@ -107,16 +113,22 @@ def give_back(sqs: SqsClient, queue_url: str, receipts: Sequence[str]) -> list[s
 
 
 def delete(sqs: SqsClient, queue_url: str, receipts: Sequence[str]) -> None:
-    """Deletes the messages; a lease that is over is nobody's loss, since its work is stored."""
+    """Deletes the messages; a lease that is over is nobody's loss, since its work is stored. Raises ClientError where SQS itself
+    failed at some."""
+    failed = 0
     for batch in _batches(receipts):
         try:
-            sqs.delete_message_batch(
+            answer = sqs.delete_message_batch(
                 QueueUrl=queue_url,
                 Entries=[{"Id": str(number), "ReceiptHandle": receipt} for number, receipt in enumerate(batch)],
             )
         except ClientError as error:
             if error.response.get("Error", {}).get("Code") not in GONE:
                 raise
+        else:
+            failed += sum(not entry.get("SenderFault", True) for entry in answer.get("Failed", ()))
+    if failed:
+        raise _partial("DeleteMessageBatch", f"SQS failed to delete {failed} messages of {queue_url}")
 
 
 def depth(sqs: SqsClient, queue_url: str) -> tuple[int, int]:
@@ -124,6 +136,11 @@ def depth(sqs: SqsClient, queue_url: str) -> tuple[int, int]:
     names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
     found = sqs.get_queue_attributes(QueueUrl=queue_url, AttributeNames=names)["Attributes"]
     return int(found[names[0]]), int(found[names[1]])
+
+
+def _partial(operation: str, text: str) -> ClientError:
+    """A call that SQS took and did in part only, as the error that callers expect of a call that failed."""
+    return ClientError({"Error": {"Code": "PartialFailure", "Message": text}}, operation)
 
 
 def _batches(items: Sequence[str]) -> list[Sequence[str]]:

@@ -7,8 +7,10 @@ from typing import Any
 
 import boto3
 import pytest
-from moerl_runtime import sqs
+from botocore.exceptions import ClientError
 from moto import mock_aws
+
+from moerl_runtime import sqs
 
 
 @pytest.fixture
@@ -54,7 +56,7 @@ def test_refused_entries_are_sent_again_and_at_last_named() -> None:
     client = _Refusing(times=2)
     sqs.send(client, "url", ["a", "b", "c"])
     assert client.sent == ["a", "c", "b"], "the refused one alone is sent again"
-    with pytest.raises(RuntimeError, match="refused 1 messages"):
+    with pytest.raises(ClientError, match="refused 1 messages"):
         sqs.send(_Refusing(times=99), "url", ["a", "b", "c"])
 
 
@@ -74,3 +76,23 @@ class _Refusing:
             else:
                 self.sent.append(entry["MessageBody"])
         return {"Failed": failed}
+
+
+class Failing:
+    """Answers as SQS does where it failed itself at one entry, and the caller's lease was over at another."""
+
+    def answer(self, **_: object) -> dict[str, object]:
+        over = {"Id": "0", "Code": "ReceiptHandleIsInvalid", "SenderFault": True}
+        return {"Failed": [over, {"Id": "1", "Code": "InternalError", "SenderFault": False}]}
+
+    change_message_visibility_batch = delete_message_batch = answer
+
+
+def test_a_failure_of_sqs_itself_is_not_taken_for_a_lost_lease() -> None:
+    with pytest.raises(ClientError, match="1 leases"):
+        sqs.extend(Failing(), "url", ["a", "b", "c"], lease_seconds=30)
+
+
+def test_a_delete_at_which_sqs_failed_is_told_and_one_of_a_lost_lease_is_not() -> None:
+    with pytest.raises(ClientError, match="1 messages"):
+        sqs.delete(Failing(), "url", ["a", "b", "c"])

@@ -25,6 +25,8 @@ from moerl_runtime.protocol import Current
 from moerl_runtime.serve import Answer, Request
 
 REPORT_SECONDS = 2.0
+START_SECONDS = 0.5
+"""Between looks for an engine that is not up."""
 AWAY_SECONDS = 30.0
 """Without an answer of the leader for so long a follower is not ready."""
 REFETCH_SECONDS = 5.0
@@ -75,6 +77,7 @@ class Follower:
         self._member, self._leader, self._healthy, self._fetch = member, leader, healthy, fetch
         self._clock, self._log = clock, log
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._stopped = threading.Event()
         self._engine = False
         self._brought: Current | None = None
         self._reason: str | None = None
@@ -94,9 +97,9 @@ class Follower:
 
     def run(self) -> int:
         """Until it is told to stop: exit code 0. A notice alone does not end it; the leader drains, and the pods go."""
+        threading.Thread(target=self._watch_engine, name="engine", daemon=True).start()
         while True:
             self.turned_seconds = self._clock()
-            self._engine = self._healthy()
             self._report()
             try:
                 event = self._inbox.get(timeout=REPORT_SECONDS)
@@ -104,6 +107,7 @@ class Follower:
                 continue
             match event:
                 case Stop():
+                    self._stopped.set()
                     self._pass_on_stop()
                     return 0
                 case Crashed():
@@ -139,6 +143,11 @@ class Follower:
         if wanted and self._fetching is None and self._clock() >= self._fetch_after_seconds:
             self._fetching = told.target
             threading.Thread(target=self._bring, args=(told.target,), name="fetch", daemon=True).start()
+
+    def _watch_engine(self) -> None:
+        """In a thread of its own: an engine that hangs must not hold up a notice."""
+        while not self._stopped.wait(REPORT_SECONDS if self._engine else START_SECONDS):
+            self._engine = self._healthy()
 
     def _bring(self, current: Current) -> None:
         try:

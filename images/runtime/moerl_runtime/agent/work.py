@@ -23,7 +23,7 @@ from moerl_runtime.graders import GradeError
 from moerl_runtime.protocol import Current, DeadLetter, ResultMessage, Sample, TaskMessage, TaskPayload
 from moerl_runtime.weights import retain
 
-SERVICE_ERRORS = (BotoCoreError, ClientError, sqs.NotSent, OSError)
+SERVICE_ERRORS = (BotoCoreError, ClientError, OSError)
 ENGINE_ERRORS = (Unreachable, Refused)
 NEVER = frozenset({400, 404, 413, 422})
 """Answers of an engine to a request that will not become better. 499, 500 and 503 may."""

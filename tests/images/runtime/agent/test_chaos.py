@@ -9,13 +9,13 @@ from tests.images.runtime.agent.chaos import Chaos, Plan, run, summary
 
 
 def test_thousands_of_tasks_outlive_kills_notices_and_failing_services() -> None:
-    total = run(12, Plan(seed=1, groups=250))
+    total = run(8, Plan(seed=1, groups=250))
     print(summary(total))
-    assert total["issued"] == 3_000
+    assert total["issued"] == 2_000
     assert total["lost"] == total["silent"] == total["foreign"] == total["untrue"] == 0
     for kind in ("kill", "agent crash", "notice", "stop", "engine crash", "weights", "refused weights", "returned"):
         assert total[kind] > 10, f"{kind} did not happen often enough to mean anything"
-    assert total["failed calls"] > 1_000
+    assert total["failed calls"] > 500
     assert total["delivered again"] > 100
 
 

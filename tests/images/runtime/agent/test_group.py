@@ -180,6 +180,7 @@ class Running:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(follow, "REPORT_SECONDS", 0.005)
+        monkeypatch.setattr(follow, "START_SECONDS", 0.005)
         monkeypatch.setattr(follow, "REFETCH_SECONDS", 0.0)
         self.line, self.engine_up, self.now = Line(), True, 0.0
         self.fetched: list[Current] = []
@@ -220,7 +221,7 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
 
 
 def test_a_follower_brings_what_the_leader_names_and_says_so(running: Running) -> None:
-    running.line.until(brought=None, engine=True)
+    running.line.until(brought=None)
     running.line.told = Told(state=State.SERVING, target=current(1))
     running.line.until(brought=current(1))
     running.line.told = Told(state=State.SERVING, target=current(2))
@@ -253,6 +254,22 @@ def test_a_notice_is_passed_on_at_once_and_again_to_a_leader_that_was_away(runni
     running.line.away = False
     running.line.until(notice=notice)
     running.line.until(notice=notice)
+
+
+def test_an_engine_that_hangs_holds_up_no_notice(running: Running) -> None:
+    running.line.until(engine=True)
+    hung, let_go = threading.Event(), threading.Event()
+
+    def hang() -> bool:
+        hung.set()
+        return let_go.wait(PATIENCE_SECONDS)
+
+    running.follower._healthy = hang
+    assert hung.wait(PATIENCE_SECONDS)
+    notice = Notice(reason="spot", text="{}")
+    running.follower.tell(notice)
+    running.line.until(notice=notice)
+    let_go.set()
 
 
 def test_a_lost_engine_is_reported(running: Running) -> None:

@@ -216,6 +216,9 @@ def test_a_leader_serves_its_tasks_and_drains_on_a_spot_notice(site: Site, metad
     assert process.returncode == 0, site.logs()
     assert site.tasks() == (3, 0), "they are visible again at once"
     assert "serving -> draining (notice)" in site.logs()
+    # The kubelet stops the engine after the agent: nothing is left that its own drain would wait for.
+    site.processes[0].send_signal(signal.SIGTERM)
+    assert site.processes[0].wait(PATIENCE_SECONDS) == 0
 
 
 def test_sigterm_ends_an_agent_whose_engine_and_aws_are_gone(site: Site, metadata: tuple[Metadata, str]) -> None:
