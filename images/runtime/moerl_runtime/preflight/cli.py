@@ -12,7 +12,8 @@ from typing import Any
 
 from moerl_runtime import plan as plans
 from moerl_runtime.bench.settings import INDEX_VARIABLE
-from moerl_runtime.preflight.check import FAILED, Check, causes, document, exit_code, failed
+from moerl_runtime.preflight import identity
+from moerl_runtime.preflight.check import FAILED, Check, causes, document, exit_code, failed, skipped
 from moerl_runtime.preflight.collect import collect, run_program
 from moerl_runtime.preflight.expected import Expected, expected
 from moerl_runtime.preflight.gpu_parts import gpu_checks
@@ -56,8 +57,14 @@ def register(commands: Any) -> None:
 
 def _node(arguments: argparse.Namespace) -> int:
     variables: Mapping[str, str] = arguments.variables
-    wanted = expected(plans.load(arguments.plan), arguments.pool, whole_node=INDEX_VARIABLE in variables)
+    plan = plans.load(arguments.plan)
+    wanted, region = expected(plan, arguments.pool, whole_node=INDEX_VARIABLE in variables), plan["region"].text
     checks: list[Check] = list(judge(collect(Path("/"), run=run_program, variables=variables), wanted))
+    checks.append(
+        skipped(identity.NAME, "this pod has no role")
+        if wanted.account is None
+        else identity.check(wanted.account, variables, lambda: identity.caller(region))
+    )
     _show(checks)
     if wanted.gpus:
         more = _gpu_checks(wanted, variables, None)

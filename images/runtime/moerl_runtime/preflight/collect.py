@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from moerl_runtime.image.capabilities import CAPABILITIES_FILE
+
 PROGRAM_SECONDS = 60.0
 PLUGIN_FOLDERS = ("opt/amazon/ofi-nccl/lib", "opt/amazon/ofi-nccl/lib64", "opt/amazon/ofi-nccl/lib/x86_64-linux-gnu")
 """Where the EFA installer puts it: Ubuntu, Amazon Linux, and Ubuntu in some releases."""
@@ -18,6 +20,7 @@ PLUGIN_NAMES = ("libnccl-net-ofi.so", "libnccl-net.so")
 EFA_PROGRAMS = ("/opt/amazon/efa/bin/fi_info", "fi_info")
 GPU_FIELDS = ("name", "memory.total", "driver_version", "ecc.mode.current", "ecc.errors.uncorrected.volatile.total")
 JIT_VARIABLE = "EP_JIT_CACHE_DIR"
+IMAGE_DOCUMENT = CAPABILITIES_FILE.lstrip("/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,10 @@ class Facts:
     limits: str | None
     status: str | None
     shm_bytes: int | None
+    root_bytes: int | None
+    """Size of the file system that holds this container: the node's ephemeral storage."""
+    image: str | None
+    """What the build wrote into the image about itself."""
     gpus: Ran | None
     gpu_details: Ran | None
     fi_info: Ran | None
@@ -106,6 +113,8 @@ def collect(root: Path, *, run: Runner, variables: Mapping[str, str]) -> Facts:
         limits=_text(root / "proc/self/limits"),
         status=_text(root / "proc/self/status"),
         shm_bytes=_size(root / "dev/shm"),
+        root_bytes=_size(root),
+        image=_text(root / IMAGE_DOCUMENT),
         gpus=run(
             ["nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits"], PROGRAM_SECONDS
         ),

@@ -17,11 +17,15 @@ class Expected:
 
     pool: str
     role: str
+    account: str | None
+    """Of the AWS role that this pod has; None for a job, which has none."""
     instance_types: tuple[str, ...]
     gpus: int
     """Of this pod; 0 for one that takes none."""
     gpu_model: str
     gpu_memory_gib: int
+    cuda_arch: str | None
+    """Of the pool's GPUs; None for a pod without."""
     node_efa: int
     """Devices of the node."""
     pod_efa: int
@@ -44,6 +48,8 @@ class Expected:
     """Whether this pod uses DeepEP, so that it is tried here."""
     variables: Mapping[str, str]
     nvme: bool
+    ephemeral_gib: int
+    """What the node offers its pods on local disks; 0 on a type without."""
     shape: Shape
     links: Links
     bench_jobs: tuple[str, ...]
@@ -65,13 +71,16 @@ def expected(plan: Node, pool_name: str, *, whole_node: bool) -> Expected:
     variables = part.variables if part is not None else {}
     device_side = pod_efa > 0 and "NCCL_GIN_TYPE" in variables
     needs, image = pool["needs"].value, plan["image"].value
+    nvme = pool["nvme_gib"].number > 0
     return Expected(
         pool=pool_name,
         role=pool["role"].text,
+        account=None if part is None or whole_node else plan["account"].text,
         instance_types=tuple(pool["instance_types"].value),
         gpus=int(resources.get("gpus", 0)),
         gpu_model=pool["gpu_model"].value or "",
         gpu_memory_gib=pool["gpu_memory_gib"].number,
+        cuda_arch=pool["cuda_arch"].text if gpus else None,
         node_efa=pool["efa_per_node"].number,
         pod_efa=pod_efa,
         transport=pool["transport"].text if device_side else "none",
@@ -87,7 +96,8 @@ def expected(plan: Node, pool_name: str, *, whole_node: bool) -> Expected:
         efa_installer_libfabric=image["libfabric"] is not None,
         deepep=image["deepep"] is not None and (device_side or (part is not None and part.deepep)),
         variables=variables if pod_efa else {},
-        nvme=pool["nvme_gib"].number > 0,
+        nvme=nvme,
+        ephemeral_gib=pool["allocatable"]["ephemeral_gib"].number if nvme else 0,
         shape=Shape(**plan["workload"]["shape"].value),
         links=Links(
             gpus=max(1, gpus),

@@ -11,7 +11,7 @@ from moerl_runtime.preflight.collect import JIT_VARIABLE, Facts
 from moerl_runtime.preflight.expected import Expected
 
 AMAZON = "0x1d0f"
-MIB = 2**20
+MIB, GIB = 2**20, 2**30
 MEMORY_SHARE = 0.93
 """Of the nominal size: nvidia-smi shows what firmware and ECC leave."""
 HUGE_PAGES_SHARE = 0.99
@@ -24,6 +24,7 @@ def judge(facts: Facts, expected: Expected) -> tuple[Check, ...]:
     """Every check that this pod's part of the plan asks for, in the order in which causes come before effects."""
     return (
         *_gpus(facts, expected),
+        *_image(facts, expected),
         *_efa_devices(facts, expected),
         *_efa_driver(facts, expected),
         *_provider(facts, expected),
@@ -31,6 +32,7 @@ def judge(facts: Facts, expected: Expected) -> tuple[Check, ...]:
         *_memory(facts, expected),
         *_plugin(facts, expected),
         *_variables(facts.variables, expected),
+        *_disks(facts, expected),
         *_cache(facts, expected),
     )
 
@@ -128,6 +130,34 @@ def _fabric(facts: Facts) -> tuple[Check, ...]:
             needed="Completed/Success on every GPU",
             fix="nvidia-fabricmanager is not up or not of the driver's release; without it CUDA ends with 802.",
             cause="fabric-manager",
+        ),
+    )
+
+
+def _image(facts: Facts, expected: Expected) -> tuple[Check, ...]:
+    """A kernel that lacks the GPU's architecture shows at its first call, after start-up was paid for."""
+    if expected.cuda_arch is None:
+        return ()
+    archs = parse.image_archs(facts.image or "")
+    if archs is None:
+        return (
+            Check(
+                name="image",
+                status="warning",
+                found="says nothing of what it was built for",
+                needed="/opt/moerl/capabilities.json",
+                fix="Build the image with `moerl image`; this one is used as it is.",
+                cause="image-unknown",
+            ),
+        )
+    return (
+        judged(
+            "image",
+            expected.cuda_arch in archs,
+            found=f"built for {parse.some(archs)}",
+            needed=f"CUDA architecture {expected.cuda_arch}",
+            fix="Build the image anew for the pools of this environment (`moerl image args STACK --env ENV`).",
+            cause="image-arch",
         ),
     )
 
@@ -439,6 +469,22 @@ def _variable_cause(variables: Mapping[str, str], expected: Expected) -> str:
     if expected.transport == "gda" and variables.get("NCCL_GIN_TYPE") != "5":
         return "proxy-instead-of-gda"
     return "variables"
+
+
+def _disks(facts: Facts, expected: Expected) -> tuple[Check, ...]:
+    if expected.ephemeral_gib == 0:
+        return ()
+    size = (facts.root_bytes or 0) // GIB
+    return (
+        judged(
+            "local disks",
+            size >= expected.ephemeral_gib,
+            found=f"this container lies on a file system of {size} GiB",
+            needed=f"{expected.ephemeral_gib} GiB, the node's local disks together",
+            fix=f"nodeadm has not joined them to RAID0 below kubelet and containerd: NodeConfig was not read. {_REPLACE}",
+            cause="local-disks",
+        ),
+    )
 
 
 def _cache(facts: Facts, expected: Expected) -> tuple[Check, ...]:

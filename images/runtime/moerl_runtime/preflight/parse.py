@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -107,6 +108,15 @@ def huge_pages_mib(meminfo: str) -> int:
     """Memory of the node in free huge pages of the default size."""
     values = dict(re.findall(r"^(HugePages_Free|Hugepagesize):\s+(\d+)", meminfo, re.MULTILINE))
     return int(values.get("HugePages_Free", 0)) * int(values.get("Hugepagesize", 0)) // 1024
+
+
+def image_archs(text: str) -> tuple[str, ...] | None:
+    """CUDA architectures of capabilities.json; None where it is not there or says nothing of them."""
+    try:
+        found = json.loads(text)["cuda_archs"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return tuple(map(str, found)) if isinstance(found, list) else None
 
 
 def version_key(version: str) -> tuple[int, ...]:

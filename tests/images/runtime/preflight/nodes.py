@@ -10,7 +10,7 @@ from typing import Any
 
 from moerl_runtime.plan import Node as Document
 from moerl_runtime.preflight.check import Check
-from moerl_runtime.preflight.collect import Facts, Ran, collect
+from moerl_runtime.preflight.collect import IMAGE_DOCUMENT, Facts, Ran, collect
 from moerl_runtime.preflight.expected import Expected, expected
 from moerl_runtime.preflight.judge import judge
 from tests.shipped import Changes, plan_of
@@ -94,14 +94,19 @@ def healthy(root: Path, type_name: str, needs: Expected) -> FakeNode:
     for name in ("meminfo", "self/limits", "self/status"):
         node.write(f"proc/{name}", texts[name.rpartition("/")[2]])
     node.write(PLUGIN, "")
+    node.write(IMAGE_DOCUMENT, json.dumps({"cuda_archs": ["9.0", "10.0"]}))
     (root / "jit").mkdir()
     return node
 
 
-def checks_of(node: FakeNode, needs: Expected, *, shm_mib: int | None = None) -> tuple[Check, ...]:
-    """Verdicts over the node; its /dev/shm is as large as needed unless said otherwise, since a folder has no size."""
+def checks_of(
+    node: FakeNode, needs: Expected, *, shm_mib: int | None = None, disks_gib: int | None = None
+) -> tuple[Check, ...]:
+    """Verdicts over the node. /dev/shm is as large as needed unless said otherwise, and so are its disks, since folders have
+    no size."""
     size = needs.shm_mib if shm_mib is None else shm_mib
-    return judge(replace(node.facts(), shm_bytes=size * 2**20), needs)
+    disks = needs.ephemeral_gib if disks_gib is None else disks_gib
+    return judge(replace(node.facts(), shm_bytes=size * 2**20, root_bytes=disks * 2**30), needs)
 
 
 def causes(checks: Sequence[Check], status: str = "failed") -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from moerl_runtime.preflight.check import exit_code
+from moerl_runtime.preflight.collect import IMAGE_DOCUMENT
 from moerl_runtime.preflight.judge import between_nodes
 from tests.images.runtime.preflight.nodes import (
     ENGINE_OF_HALF_A_NODE,
@@ -116,6 +117,7 @@ FAULTS: dict[str, tuple[Breaks, list[str]]] = {
     "type without its pair": (variable("NCCL_SYM_GIN_KERNELS_ENABLE", None), ["variables", "gin-pair"]),
     "no network named": (variable("NCCL_NET", None), ["sockets-fallback"]),
     "cuMem off": (variable("NCCL_CUMEM_ENABLE", "0"), ["variables", "cumem-off"]),
+    "image for other GPUs": (edit(IMAGE_DOCUMENT, "9.0", "8.0"), ["image-arch"]),
     "another interface": (variable("NCCL_SOCKET_IFNAME", "eth0"), ["variables"]),
 }
 
@@ -164,6 +166,24 @@ def test_shared_memory_and_huge_pages_of_the_pod_count_not_those_of_the_node(tmp
     assert causes(checks_of(node, needs, shm_mib=64)) == ["shared-memory"]
     node.write("proc/meminfo", "HugePages_Free: 100\nHugepagesize: 2048 kB\n")
     assert causes(checks_of(node, needs)) == ["huge-pages"]
+
+
+def test_local_disks_that_were_not_joined_are_found(tmp_path: Path) -> None:
+    """The container then lies on the root volume, which pods fill until they are evicted."""
+    needs = wanted("p5en")
+    assert needs.ephemeral_gib > 20_000
+    node = healthy(tmp_path, "p5en", needs)
+    assert causes(checks_of(node, needs, disks_gib=500)) == ["local-disks"]
+    assert causes(checks_of(node, needs, disks_gib=needs.ephemeral_gib - 1)) == ["local-disks"]
+
+
+def test_an_image_of_somebody_elses_is_used_as_it_is(tmp_path: Path) -> None:
+    needs = wanted("p5en")
+    node = healthy(tmp_path, "p5en", needs)
+    node.remove(IMAGE_DOCUMENT)
+    checks = checks_of(node, needs)
+    assert causes(checks, "warning") == ["image-unknown"]
+    assert exit_code(checks) == 0
 
 
 def test_warnings_do_not_fail(tmp_path: Path) -> None:

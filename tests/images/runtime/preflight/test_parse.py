@@ -21,6 +21,7 @@ PARSERS: tuple[Callable[[str], object], ...] = (
     parse.locked_memory_bytes,
     parse.has_ipc_lock,
     parse.huge_pages_mib,
+    parse.image_archs,
     parse.version_key,
 )
 
@@ -62,6 +63,12 @@ def test_the_capability_is_a_bit_and_not_a_number() -> None:
     assert parse.has_ipc_lock("CapEff:\t00000000a80425fb\n") is False
     assert parse.has_ipc_lock("CapEff:\t000001ffffffffff\n") is True
     assert parse.has_ipc_lock("") is None
+
+
+def test_an_image_says_what_it_was_built_for_or_nothing() -> None:
+    assert parse.image_archs('{"cuda_archs": ["9.0", "10.0"], "stack": "efa-gda"}') == ("9.0", "10.0")
+    for text in ("", "[]", "{}", '{"cuda_archs": "9.0"}'):
+        assert parse.image_archs(text) is None
 
 
 @pytest.mark.parametrize(
