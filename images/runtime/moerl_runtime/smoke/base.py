@@ -1,8 +1,7 @@
-"""`python -m moerl_runtime.smoke.base DIR`: the base model of the smoke job. Same seed, same bytes, wherever it is made."""
+"""The base model of the smoke job. Same seed, same bytes, wherever it is made."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from moerl_runtime.smoke import job, model_files, task
@@ -15,7 +14,3 @@ def make(directory: Path) -> None:
         directory.parent.mkdir(parents=True, exist_ok=True)
         shape = ModelShape(vocabulary=len(task.SYMBOLS), context=task.CONTEXT)
         model_files.write(directory, shape, initial_state(shape, seed=job.MODEL_SEED))
-
-
-if __name__ == "__main__":
-    make(Path(sys.argv[1]))

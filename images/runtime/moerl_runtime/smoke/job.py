@@ -19,8 +19,8 @@ STEPS, SAVE_INTERVAL = 60, 5
 STALENESS = 2
 LEASE_SECONDS = 12
 """Of a task: a worker that is killed holds its tasks no longer. The plan's own suits answers of minutes."""
-TASKS_MAX, REQUESTS_MAX = 6, 64
-DRAIN_SECONDS = 20
+TASKS_MAX, REQUESTS_MAX = 6, 16
+DRAIN_SECONDS = 3
 REISSUE_SECONDS, STALL_SECONDS = 30.0, 120.0
 PROMPTS, PROMPT_SEED, MODEL_SEED = 400, 7, 0
 RUN_PREFIX = "smoke-"

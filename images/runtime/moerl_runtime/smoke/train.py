@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import multiprocessing
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,7 +28,7 @@ from torch import distributed as dist
 from moerl_runtime import plan, sqs, store
 from moerl_runtime.checkpoint.handover import TRACKER_NAME
 from moerl_runtime.faults import RuntimeFault
-from moerl_runtime.smoke import grpo, job, model_files, ranks, task
+from moerl_runtime.smoke import base, grpo, job, model_files, ranks, task
 from moerl_runtime.smoke.dispatch import AllToAll, Alone, Dispatcher
 from moerl_runtime.smoke.grpo import Answer
 from moerl_runtime.smoke.model import TinyMoe, share_of
@@ -78,22 +78,24 @@ def main(written: Sequence[str]) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     torch.set_num_threads(1)
     parsed = _parsed(written)
-    if parsed.rank:
-        _run_rank(parsed)
-        return
+    if not Path(parsed.load, TRACKER_NAME).is_file():
+        base.make(Path(parsed.hf_checkpoint))
     with tempfile.TemporaryDirectory(prefix="moerl-ranks-") as folder:
-        parsed.meeting = str(Path(folder) / "meeting")
+        meeting = str(Path(folder) / "meeting")
+        # Forked before any thread or connection is there: they need not load torch again.
+        context = multiprocessing.get_context("fork")
         more = [
-            subprocess.Popen(  # noqa: S603 - argument list
-                [sys.executable, "-m", __spec__.name, *written, "--rank", str(rank), "--meeting", parsed.meeting]
-            )
+            context.Process(target=_run_rank, args=(parsed, rank, meeting), name=f"rank-{rank}", daemon=True)
             for rank in range(1, parsed.ranks)
         ]
+        for process in more:
+            process.start()
         try:
-            _run_rank(parsed)
+            _run_rank(parsed, 0, meeting)
             for process in more:
-                if process.wait(timeout=COLLECTIVE_SECONDS):
-                    raise RuntimeFault("rank", process.args, f"ended with {process.returncode}", "Read the log above.")
+                process.join(COLLECTIVE_SECONDS)
+                if process.exitcode != 0:
+                    raise RuntimeFault(str(process.name), process.exitcode, "did not end well", "Read the log above.")
         finally:
             for process in more:
                 process.kill()
@@ -107,8 +109,6 @@ def _parsed(written: Sequence[str]) -> Namespace:
     parser.add_argument("--rollout-function-path", required=True)
     for flag in ("num-rollout", "save-interval", "actor-num-nodes", "ranks"):
         parser.add_argument(f"--{flag}", required=True, type=int)
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--meeting", default="")
     parsed = parser.parse_args(written)
     # What Miles' parser would have made of the flags of a run without engines of its own.
     for name, value in {
@@ -143,17 +143,17 @@ def _parsed(written: Sequence[str]) -> Namespace:
     return parsed
 
 
-def _run_rank(args: Namespace) -> None:
+def _run_rank(args: Namespace, rank: int, meeting: str) -> None:
     dist.init_process_group(
         "gloo",
-        init_method=f"file://{args.meeting}",
-        rank=args.rank,
+        init_method=f"file://{meeting}",
+        rank=rank,
         world_size=args.ranks,
         timeout=timedelta(seconds=COLLECTIVE_SECONDS),
     )
     try:
-        trainer = Trainer(args)
-        if args.rank == 0:
+        trainer = Trainer(args, rank)
+        if rank == 0:
             _lead(args, trainer)
         else:
             while (message := trainer.share(None)) is not None:
@@ -165,12 +165,12 @@ def _run_rank(args: Namespace) -> None:
 class Trainer:
     """One rank's part of the model, and the steps that all ranks take together."""
 
-    def __init__(self, args: Namespace) -> None:
-        base = Path(args.hf_checkpoint)
-        self._args, self._rank, self._ranks = args, args.rank, args.ranks
-        self._shape = model_files.read_shape(base)
+    def __init__(self, args: Namespace, rank: int) -> None:
+        begin = Path(args.hf_checkpoint)
+        self._args, self._rank, self._ranks = args, rank, args.ranks
+        self._shape = model_files.read_shape(begin)
         dispatcher: Dispatcher = AllToAll(experts=self._shape.experts) if args.ranks > 1 else Alone()
-        state = dict(model_files.tensors(base))
+        state = dict(model_files.tensors(begin))
         self._model: TinyMoe = ranks.build(self._shape, dispatcher, state, CPU)
         self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=LEARNING_RATE, betas=BETAS, weight_decay=0.0)
         tracker = Path(args.load) / TRACKER_NAME
@@ -298,7 +298,7 @@ def _parts(known: settings.Settings, document: plan.Node, s3: store.S3Client) ->
             reissue_seconds=job.REISSUE_SECONDS,
             stall_seconds=job.STALL_SECONDS,
             log_seconds=10.0,
-            sweep_seconds=10.0,
+            sweep_seconds=30.0,
             poll_seconds=1.0,
             long_poll_seconds=2,
             result_lease_seconds=job.LEASE_SECONDS,

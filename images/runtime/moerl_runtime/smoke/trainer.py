@@ -61,9 +61,6 @@ def run(
     job.write_plan(given.plan, None, given.plan_path)
     prompts, base = given.scratch / "prompts.jsonl", given.scratch / "base"
     prompts.write_text(job.prompt_lines(), encoding="utf-8")
-    subprocess.run(  # noqa: S603 - argument list; torch stays out of this process
-        [sys.executable, "-m", "moerl_runtime.smoke.base", str(base)], check=True
-    )
     common = ["--plan", str(given.plan_path), "--run", given.run]
     restored = cli.main(
         ["checkpoint", "restore", "--to", str(given.checkpoints), "--plain", *common], variables=given.variables

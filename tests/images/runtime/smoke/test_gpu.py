@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+
 from moerl_runtime.cli import main
 from moerl_runtime.faults import RuntimeFault
 from moerl_runtime.smoke import dispatch, gpu
-from torch import Tensor
 
 SMALL = gpu.Comparison(
     dispatcher="alone", ranks=1, supervised_steps=6, grpo_steps=6, prompts=8, samples=4, hidden=32, expert_hidden=16

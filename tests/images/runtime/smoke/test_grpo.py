@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
 from moerl_runtime.smoke import grpo, task
 from moerl_runtime.smoke.dispatch import Alone
 from moerl_runtime.smoke.model import ModelShape, TinyMoe, initial_state

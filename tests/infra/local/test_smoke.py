@@ -1,0 +1,140 @@
+"""The judge of the smoke job: whatever was lost, done twice, not learned or not resumed is a fault."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.local import smoke
+from infra.local.smoke import Record, Step
+from moerl_runtime.checkpoint.layout import Complete
+from moerl_runtime.checkpoint.resolve import Checkpoint
+from moerl_runtime.imds import Imds
+from moerl_runtime.serve import serving
+from moerl_runtime.smoke import job
+
+RESUMED, KILLED_AFTER = 29, 32
+
+
+def steps() -> list[Step]:
+    """A job that went well: attempt 1 until it was killed, attempt 2 from its last checkpoint on."""
+    made = [step(1, number, kept=number <= RESUMED) for number in range(KILLED_AFTER + 1)]
+    return made + [step(2, number) for number in range(RESUMED + 1, job.STEPS)]
+
+
+def step(attempt: int, number: int, *, kept: bool = True) -> Step:
+    return Step(
+        at_seconds=float(number + 10 * attempt),
+        attempt=attempt,
+        step=number,
+        reward=0.05 + 0.6 * number / job.STEPS,
+        samples=job.GROUPS * job.SAMPLES,
+        groups=tuple(range(number * job.GROUPS, (number + 1) * job.GROUPS)),
+        kept=kept,
+    )
+
+
+def checkpoint(**changes: Any) -> Checkpoint:
+    taken = job.STEPS * job.GROUPS
+    ledger = {
+        "next_position": taken + 3,
+        "open": [[taken, taken, 0], [taken + 1, taken + 1, 0]],
+        "again": [[taken + 2, 1]],
+        "counters": {"taken": taken, "dead": 0, "skipped": 0, "stale": 1, "invalid": 0, "reissued": 0},
+    } | changes
+    complete = Complete(
+        run=smoke.RUN, attempt=2, step=job.STEPS - 1, nodes=("a",), files=(), metadata={"ledger": ledger}
+    )
+    return Checkpoint(run=smoke.RUN, attempt=2, step=job.STEPS - 1, prefix="p", complete=complete)
+
+
+def found(made: list[Step] | None = None, final: Checkpoint | None = None) -> dict[str, Any]:
+    record = Record(began=0.0, samples=[(70.0, {})])
+    return smoke.summarize(made or steps(), final or checkpoint(), {}, (RESUMED, KILLED_AFTER), record)
+
+
+def test_a_job_that_went_well_has_no_fault() -> None:
+    summary = found()
+    assert smoke.judge(summary) == []
+    assert summary["tasks_lost"] == 0
+    assert summary["tasks_issued"] == summary["tasks_completed"] + 3
+    assert summary["steps_done_again"] == KILLED_AFTER - RESUMED
+    assert json.loads(json.dumps(summary)) == summary
+    assert "0 lost" in "\n".join(smoke.lines(summary))
+
+
+def drop_group(made: list[Step]) -> list[Step]:
+    return [replace(made[0], groups=(*made[0].groups[1:], made[1].groups[0])), *made[1:]]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "fault"),
+    [
+        (lambda made: made[:-1], "59 steps of 60"),
+        (drop_group, "tasks trained twice: 1"),
+        (lambda made: [replace(entry, reward=0.3) for entry in made], "the reward went from 0.3 to 0.3"),
+        (lambda made: [replace(entry, attempt=1) for entry in made], "did not resume"),
+        (lambda made: [entry for entry in made if entry.step != RESUMED + 1 or not entry.kept], "not after step 29"),
+    ],
+)
+def test_what_the_step_log_shows_is_noticed(spoil: Callable[[list[Step]], list[Step]], fault: str) -> None:
+    assert any(fault in said for said in smoke.judge(found(spoil(steps()))))
+
+
+def test_a_prompt_that_is_neither_trained_on_nor_owed_is_lost() -> None:
+    summary = found(final=checkpoint(next_position=job.STEPS * job.GROUPS + 4))
+    assert summary["tasks_lost"] == 1
+    assert smoke.judge(summary) == ["tasks lost: 1"]
+
+
+def test_a_task_that_died_is_a_fault() -> None:
+    counters = {"taken": 480, "dead": 1, "skipped": 0, "stale": 0, "invalid": 0, "reissued": 0}
+    summary = found(final=checkpoint(counters=counters, next_position=job.STEPS * job.GROUPS + 4))
+    assert smoke.judge(summary) == ["tasks dead: 1"]
+
+
+def test_the_metadata_service_is_one_that_the_agent_believes() -> None:
+    noticed = {"now": False}
+    with serving("127.0.0.1:0", lambda request: smoke.metadata(request, noticed["now"])) as url:
+        asked = Imds(url)
+        assert asked.notice(rebalance=True) is None
+        noticed["now"] = True
+        notice = asked.notice(rebalance=False)
+        assert notice is not None
+        assert notice.reason == "spot"
+
+
+def test_series_are_read_by_name_and_labels() -> None:
+    text = '# HELP x y\nmoerl_agent_samples_total 12.0\nmoerl_agent_tasks_total{outcome="returned"} 3.0\nother 1.0\n'
+    from moerl_runtime.serve import Answer
+
+    with serving("127.0.0.1:0", lambda _: Answer(body=text.encode())) as url:
+        assert smoke.scrape(url) == {
+            "moerl_agent_samples_total": 12.0,
+            'moerl_agent_tasks_total{outcome="returned"}': 3.0,
+        }
+    assert smoke.scrape(url) is None, "nobody listens any more"
+
+
+def test_throughput_is_per_worker_over_the_last_seconds() -> None:
+    samples = [
+        (float(second), {"a": 10.0 * second, **({"b": 5.0 * (second - 4)} if second >= 4 else {})})
+        for second in range(9)
+    ]
+    rates = dict(smoke.throughput(samples))
+    assert rates[3.0] == {"a": pytest.approx(10.0)}
+    assert rates[8.0] == {"a": pytest.approx(10.0), "b": pytest.approx(5.0)}
+    assert rates[5.0]["b"] == pytest.approx(5.0 / 3), "a worker that has just begun"
+    assert 2.0 not in rates
+
+
+def test_the_plot_is_a_picture(tmp_path: Path) -> None:
+    samples = [(float(second), {"worker-0": 10.0 * second, "worker-1": 4.0 * second}) for second in range(70)]
+    record = Record(began=0.0, events=[(20.0, "Spot notice to worker-0"), (40.0, "trainer killed")], samples=samples)
+    smoke.plot(tmp_path / "smoke.png", steps(), record)
+    assert (tmp_path / "smoke.png").read_bytes().startswith(b"\x89PNG")
