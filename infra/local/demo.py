@@ -1,6 +1,7 @@
-"""`make demo`: deploys an environment to the embedded AWS with the real CDK CLI, reads every property back, deploys again.
+"""`make demo`: deploys an environment to the embedded AWS with the real CDK CLI, reads every property back, deploys again,
+and runs the smoke RL job on the queue and buckets that it deployed.
 
-Leaves dist/demo/summary.json, the logs of every step, and no process.
+Leaves dist/demo/summary.json, the logs of every step, the job's plot, and no process.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ NOT_PROVEN = (
     "containers: no image is built or pulled, no process starts; pods run because their simulated nodes say so",
     "add-on builds, AMI release, kubectl and images: the pins of this run are marked fixtures that AWS would refuse",
     "EFA, NCCL and DeepEP: nothing here has a network card or a GPU",
+    "SGLang and Miles: the smoke job has an engine and a train.py of its own; all around them is what a real run has",
 )
 """What a green demo does not show, said every time."""
 
@@ -73,6 +75,8 @@ class Summary:
     kubernetes: dict[str, Any] = field(default_factory=dict)
     """The manifests on a real control plane: nodes, objects applied, pods placed; or why that was left out."""
     second_deploy_changes: int | None = None
+    smoke: dict[str, Any] = field(default_factory=dict)
+    """The RL job on what was deployed: tasks, reward, interruptions."""
     passed: bool = False
     failure: str | None = None
     not_proven: tuple[str, ...] = NOT_PROVEN
@@ -132,6 +136,8 @@ def _steps(environment: str, out: Path, summary: Summary, console: Console) -> N
         summary.second_deploy_changes = len(stack_names(plan)) - unchanged
         if summary.second_deploy_changes:
             raise StepError(f"the second deploy changed {summary.second_deploy_changes} stacks; see {again.log}")
+    with _timed("smoke RL job", summary, console):
+        _smoke(plan, running, out, summary, console)
 
 
 def _cli(out: Path, variables: dict[str, str], console: Console) -> Callable[..., cdk.CdkRun]:
@@ -233,6 +239,22 @@ def _place(plan: Plan, rendered: Rendered, out: Path, summary: Summary) -> None:
         cluster.stop(folder)
 
 
+def _smoke(plan: Plan, running: server.Server, out: Path, summary: Summary, console: Console) -> None:
+    """torch and moerl_runtime are imported here alone: what deploys does not need them."""
+    from infra.local import smoke
+
+    console.print(highlight=False)
+    variables = server.client_environment(running, node=cdk.node_binary(), base=os.environ)
+
+    def say(line: str) -> None:
+        console.print(line, highlight=False, markup=False)
+
+    try:
+        summary.smoke = smoke.run(plan, out / "smoke", variables, say)
+    except smoke.SmokeError as fault:
+        raise StepError(f"the smoke job: {fault}") from fault
+
+
 @contextmanager
 def _timed(step: str, summary: Summary, console: Console) -> Iterator[None]:
     console.print(f"[bold]{step}[/] ...", end=" ", highlight=False)
@@ -281,6 +303,12 @@ def report(summary: Summary, out: Path, console: Console) -> None:
         console.print(f"Kubernetes: left out, {summary.kubernetes['left_out']}", highlight=False)
     if summary.second_deploy_changes == 0:
         console.print("second deploy: no changes")
+    if summary.smoke:
+        from infra.local import smoke
+
+        for line in smoke.lines(summary.smoke):
+            console.print(line, highlight=False)
+        console.print(f"  plot: {out / 'smoke' / 'smoke.png'}", highlight=False)
     console.print(f"{sum(summary.steps.values()):.0f} s in all; {out / 'summary.json'}", highlight=False)
     console.print("\n[bold]Not proven here[/]")
     for line in summary.not_proven:
@@ -296,7 +324,7 @@ def main(
     environment: Annotated[str, typer.Option(help="A name under environments/ or a path.")] = "reference-p5en",
     out: Annotated[Path, typer.Option(help="Folder for summary, logs and assembly.")] = ROOT / "dist" / "demo",
 ) -> None:
-    """Deploy an environment to the embedded AWS with the real CDK CLI and read it back."""
+    """Deploy an environment to the embedded AWS with the real CDK CLI, read it back, and run the smoke RL job on it."""
     console = Console()
     console.print(f"demo: {environment} to an embedded AWS on 127.0.0.1, with the real CDK CLI\n")
     summary = run(environment, out, console)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -21,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from infra.config.plan import Plan
+from infra.local import readback
 from infra.local.processes import LOOPBACK, end_group, free_port, tail
-from moerl_runtime import serve, store
+from moerl_runtime import serve
 from moerl_runtime.checkpoint import resolve
 from moerl_runtime.imds import SPOT_PATH
 from moerl_runtime.serve import Answer, Request
@@ -42,6 +44,7 @@ END_SECONDS = 30.0
 """For workers to end by themselves after the run."""
 REWARD_GAIN_MIN = 0.2
 SMOOTH_STEPS = 5
+TELL_STEPS = 10
 LOG_LINES = 25
 RATE_SECONDS = 3.0
 COLORS = ("#4c78a8", "#f58518", "#54a24b", "#b79a20", "#72b7b2", "#e45756")
@@ -101,7 +104,9 @@ def run(plan: Plan, out: Path, variables: Mapping[str, str], say: Callable[[str]
     Raises SmokeError if anything is lost, the reward does not rise, the resume did not happen, or time runs out. Leaves
     logs, step log and plot in `out`, and no process.
     """
-    out.mkdir(parents=True, exist_ok=True)
+    # Versions of weights that an earlier job left would pass for this one's.
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
     fleet = Fleet(plan, out, variables, say)
     with fleet.kept():
         fleet.start()
@@ -139,7 +144,9 @@ class Fleet:
         self._scraped = 0.0
         self.resumed_from: tuple[int, int] | None = None
         """(step of the checkpoint, last step that the killed attempt had done)."""
-        self._s3 = store.client(plan.region, variables["AWS_ENDPOINT_URL"])
+        self._s3 = readback.session(variables).client("s3", endpoint_url=variables["AWS_ENDPOINT_URL"])
+        self._told = -1
+        """Last step of which a line was said."""
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -153,7 +160,6 @@ class Fleet:
                     process.popen.wait()
 
     def start(self) -> None:
-        self._step_log.unlink(missing_ok=True)
         self._plan_path.write_text(json.dumps(self._plan.document()), encoding="utf-8")
         self._start_trainer()
         for number in range(WORKERS):
@@ -171,6 +177,7 @@ class Fleet:
             self._scrape()
             self._replace()
             done = self.steps()
+            self._tell(done)
             if due and done and done[-1].step >= due[0][0]:
                 due.pop(0)[1]()
             time.sleep(LOOK_SECONDS)
@@ -334,6 +341,12 @@ class Fleet:
         seconds = time.monotonic() - self.record.began
         self.record.events.append((seconds, what))
         self._say(f"  {seconds:5.1f} s  {what}")
+
+    def _tell(self, done: Sequence[Step]) -> None:
+        if done and (done[-1].step // TELL_STEPS != self._told // TELL_STEPS or self._told < 0):
+            self._told = done[-1].step
+            seconds = time.monotonic() - self.record.began
+            self._say(f"  {seconds:5.1f} s  step {done[-1].step}: reward {done[-1].reward:.2f}")
 
     def _check_time(self) -> None:
         if time.monotonic() - self.record.began > DEADLINE_SECONDS:
