@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -101,14 +101,21 @@ def job(below: Path, *, index: int = 0, nodes: int = 1, serving: str = "tiny-fp8
     )
 
 
-def run(s3: S3, asked: Job, *, tools: Tools | None = None, at: Hub | None = None) -> list[str]:
+def run(
+    s3: S3,
+    asked: Job,
+    *,
+    tools: Tools | None = None,
+    at: Hub | None = None,
+    wait: Callable[[float], object] = lambda _: threading.Event().wait(0.01),
+) -> list[str]:
     return prepare.prepare(
         s3,
         asked,
         hub=at or Hub(),
         run=tools or Tools(asked.index),
         workers=1,
-        wait=lambda _: threading.Event().wait(0.01),
+        wait=wait,
         report=lambda _: None,
     )
 
@@ -185,10 +192,21 @@ def test_nodes_store_their_own_shards_under_one_listing(tmp_path: Path) -> None:
     stale = models.prefix_of("tiny-torch-dist") + "nodes/001.json"
     service.client().put_object(Bucket=BUCKET, Key=stale, Body=b"{}")
     made: dict[int, list[str]] = {}
+    looked = threading.Event()
+
+    def wait(_seconds: float) -> None:
+        if service.objects.keys() >= {models.prefix_of("tiny-torch-dist") + "nodes/000.json"}:
+            looked.set()
+        threading.Event().wait(0.01)
+
+    def after_a_look_at_its_listing(operation: str) -> None:
+        if operation == "upload_file":
+            assert looked.wait(20)
 
     def node(index: int) -> None:
         asked = job(tmp_path / str(index), index=index, nodes=2)
-        made[index] = run(S3(service), asked, tools=Tools(index, meet), at=source)
+        s3 = S3(service, after_a_look_at_its_listing) if index else S3(service)
+        made[index] = run(s3, asked, tools=Tools(index, meet), at=source, wait=wait)
 
     nodes = [threading.Thread(target=node, args=(index,)) for index in range(2)]
     for each in nodes:
