@@ -129,23 +129,26 @@ class Agent:
             sqs.send(self.bed.sqs_client, self.bed.queues.dead_letter, [protocol.encode(letter)])
             sqs.delete(self.bed.sqs_client, self.bed.queues.task, [message.receipt])
             return
-        stored = store.get(self.bed.s3, self.bed.bucket, task.key)
-        assert stored is not None
-        asked = protocol.decode(TaskPayload, stored.body)
+        asked = self.read(task)
         for number in range(1 if fate == "half" else asked.samples):
-            self.publish(task, number, announce=fate != "lose-result")
+            self.publish(task, number, asked, announce=fate != "lose-result")
             if fate == "twice":
-                self.publish(task, number)
+                self.publish(task, number, asked)
         if fate == "half":
             return
         sqs.delete(self.bed.sqs_client, self.bed.queues.task, [message.receipt])
         self.done.append(task.group)
 
-    def publish(self, task: TaskMessage, number: int, *, announce: bool = True) -> None:
-        key = protocol.sample_key(task.of, task.group, number)
+    def read(self, task: TaskMessage) -> TaskPayload:
         stored = store.get(self.bed.s3, self.bed.bucket, task.key)
         assert stored is not None
-        tokens = (*protocol.decode(TaskPayload, stored.body).prompt_tokens, 2, 3)
+        return protocol.decode(TaskPayload, stored.body)
+
+    def publish(
+        self, task: TaskMessage, number: int, asked: TaskPayload | None = None, *, announce: bool = True
+    ) -> None:
+        key = protocol.sample_key(task.of, task.group, number)
+        tokens = (*(asked or self.read(task)).prompt_tokens, 2, 3)
         body = protocol.encode(sample(task.group, number, self.version(), tokens=tokens, reward=float(number % 2)))
         store.put_new(self.bed.s3, self.bed.bucket, key, body)
         if announce:
@@ -165,7 +168,7 @@ class Fleet:
         try:
             while not self._stopped.is_set():
                 if not agent.work():
-                    self._stopped.wait(0.02)
+                    self._stopped.wait(0.1)
         except BaseException as error:
             self._faults.append(error)
 

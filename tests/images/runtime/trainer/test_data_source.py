@@ -35,7 +35,7 @@ from tests.images.runtime.trainer.fakes import (
 )
 
 RUN = "trainer-0123abcd"
-PACE = Pace(sweep_seconds=0.05, poll_seconds=0.02, long_poll_seconds=0)
+PACE = Pace(sweep_seconds=0.05, poll_seconds=0.02, long_poll_seconds=1)
 
 
 def source(aws: Bed, args: Namespace, posts: Posts | None = None) -> DataSource:

@@ -24,9 +24,9 @@ ATTEMPT = Attempt(run="trainer-0123abcd", number=3)
 FAST = Pace(
     reissue_seconds=100.0,
     stall_seconds=1_000.0,
-    sweep_seconds=0.05,
+    sweep_seconds=0.3,
     poll_seconds=0.02,
-    long_poll_seconds=0,
+    long_poll_seconds=1,
 )
 
 

@@ -38,7 +38,7 @@ from tests.images.runtime.trainer.fakes import (
 )
 
 RUN, STEPS = checkpoints.RUN, 6
-PACE = Pace(sweep_seconds=0.05, poll_seconds=0.02, long_poll_seconds=0)
+PACE = Pace(sweep_seconds=0.05, poll_seconds=0.02, long_poll_seconds=1)
 
 
 class World:

@@ -78,7 +78,7 @@ def read_job() -> Job:
 
 def hurry() -> None:
     """Polls that a test can wait for."""
-    pace = Pace(sweep_seconds=0.1, poll_seconds=0.05, long_poll_seconds=0, stall_seconds=60.0)
+    pace = Pace(sweep_seconds=0.1, poll_seconds=0.05, long_poll_seconds=1, stall_seconds=60.0)
     dispatch.Pace = lambda: pace  # type: ignore[assignment,misc]
     from moerl_runtime.trainer import data_source
 
