@@ -36,17 +36,17 @@ def problem(sample: Sample) -> str | None:
         return f"status {sample.status!r} is not a finished answer"
     if not _whole(length) or length < 1:
         return f"response_length {length!r} is no count of tokens"
-    if len(sample.tokens) <= length or not all(_whole(token) and token >= 0 for token in sample.tokens):
+    if len(sample.tokens) <= length or not _counts(sample.tokens):
         return f"{len(sample.tokens)} tokens are no prompt and {length} answer tokens"
-    if len(sample.log_probs) != length or not all(_finite(value) for value in sample.log_probs):
-        return f"{len(sample.log_probs)} log-probabilities are not {length} finite numbers"
-    if sample.loss_mask is not None and (
-        len(sample.loss_mask) != length or not all(value in (0, 1) for value in sample.loss_mask)
-    ):
+    if len(sample.log_probs) != length or not set(map(type, sample.log_probs)) <= {int, float}:
+        return f"{len(sample.log_probs)} log-probabilities are not {length} numbers"
+    if not all(map(isfinite, sample.log_probs)):
+        return "a log-probability is not finite"
+    if sample.loss_mask is not None and (len(sample.loss_mask) != length or not set(sample.loss_mask) <= {0, 1}):
         return f"a loss mask of {len(sample.loss_mask)} is not {length} times 0 or 1"
     if not _finite(sample.reward):
         return f"reward {sample.reward!r} is no finite number"
-    if not sample.versions or not all(_whole(version) and version >= 0 for version in sample.versions):
+    if not sample.versions or not _counts(sample.versions):
         return f"versions {sample.versions!r} are no weights"
     return None
 
@@ -109,6 +109,11 @@ def prompt_group(kind: type[Any], group: int, row: Row, samples: int) -> list[An
         )
         for number in range(samples)
     ]
+
+
+def _counts(values: Sequence[int]) -> bool:
+    """Whether all are numbers from 0 up. By maps and sets: a batch has tens of millions of tokens."""
+    return set(map(type, values)) == {int} and min(values) >= 0
 
 
 def _whole(value: object) -> bool:
