@@ -185,7 +185,12 @@ def _lead(arguments: argparse.Namespace) -> NoReturn:
         )
 
     with _serving(arguments, answer, exported, engine):
-        _watch(arguments, noticed=lambda notice: loop.tell(do.Noticed(notice)), asked=lambda: loop.tell(do.Looked()))
+        _watch(
+            arguments,
+            noticed=lambda notice: loop.tell(do.Noticed(notice)),
+            asked=lambda: loop.tell(do.Looked()),
+            crashed=lambda reason: loop.tell(do.Crashed("imds", reason)),
+        )
         code = loop.run()
     _leave(code)
 
@@ -219,7 +224,12 @@ def _follow(arguments: argparse.Namespace) -> NoReturn:
     _on_stop(lambda: follower.tell(follow.Stop()))
     exported = Metrics({})
     with _serving(arguments, lambda request: follow.answer(request, follower, time.monotonic), exported, engine):
-        _watch(arguments, noticed=follower.tell, asked=lambda: None)
+        _watch(
+            arguments,
+            noticed=follower.tell,
+            asked=lambda: None,
+            crashed=lambda reason: follower.tell(follow.Crashed(f"imds: {reason}")),
+        )
         code = follower.run()
     _leave(code)
 
@@ -287,20 +297,28 @@ def _metrics(request: Request, exported: Metrics, engine: Engine) -> Answer:
         return Answer(status=503)
 
 
-def _watch(arguments: argparse.Namespace, *, noticed: Callable[[imds.Notice], None], asked: Callable[[], None]) -> None:
+def _watch(
+    arguments: argparse.Namespace,
+    *,
+    noticed: Callable[[imds.Notice], None],
+    asked: Callable[[], None],
+    crashed: Callable[[str], None],
+) -> None:
     metadata = imds.Imds(arguments.imds)
-    threading.Thread(
-        target=imds.watch,
-        args=(lambda: metadata.notice(rebalance=arguments.rebalance),),
-        kwargs={
-            "noticed": noticed,
-            "asked": asked,
-            "failed": lambda error: _log(f"instance metadata: {error}"),
-            "stop": threading.Event(),
-        },
-        name="imds",
-        daemon=True,
-    ).start()
+
+    def watch() -> None:
+        try:
+            imds.watch(
+                lambda: metadata.notice(rebalance=arguments.rebalance),
+                noticed=noticed,
+                asked=asked,
+                failed=lambda error: _log(f"instance metadata: {error}"),
+                stop=threading.Event(),
+            )
+        except Exception as error:  # the boundary of a thread: an agent that watches no more would miss its notice
+            crashed(f"{type(error).__name__}: {error}")
+
+    threading.Thread(target=watch, name="imds", daemon=True).start()
 
 
 def _on_stop(stop: Callable[[], None]) -> None:

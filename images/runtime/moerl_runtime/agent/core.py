@@ -356,6 +356,8 @@ class Core:
         self._turn(turn)
         self._drain = drain = Drain(self._agenda.now)
         self.tasks.draining = True
+        if self.tasks.receiving:
+            self._agenda.later(max(0.0, self.tasks.poll_ends_seconds - self._agenda.now), do.Due("go on"))
         self._agenda.later(STOP_SHARE * self.settings.drain_seconds, do.Due("overdue"))
         if not self.settings.takes_tasks and self._engine_up:
             drain.deregistering, drain.others_live = True, 1  # until the engine has counted
@@ -386,7 +388,8 @@ class Core:
         since = drain.aborting_since
         late = since is not None and self._agenda.now - since >= GIVE_BACK_SECONDS
         self.tasks.give_back([lease for lease in self.ledger.open() if late or lease.idle])
-        live = self.ledger.runs or drain.others_live or self.tasks.receiving or drain.deregistering
+        polls = self.tasks.receiving and self._agenda.now < self.tasks.poll_ends_seconds
+        live = self.ledger.runs or drain.others_live or polls or drain.deregistering
         if not self.ledger.leases and not live:
             self._turn(Turn.SETTLED)
 

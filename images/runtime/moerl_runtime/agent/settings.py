@@ -12,6 +12,8 @@ RESULTS_MAX = 20_000
 """Results that may wait for the trainer before agents stop pulling: a trainer that is away needs no more of them."""
 POLL_SECONDS = 10
 """Of a long poll. A drain waits for the one that is open, since what it brings would stay invisible for a whole lease."""
+POLL_SLACK_SECONDS = 5.0
+"""A long poll that takes so much longer hangs; a drain does not wait for it. What it may bring comes back by itself."""
 CURRENT_SECONDS = 5.0
 PROBE_SECONDS = 5.0
 DEPTH_SECONDS = 15.0

@@ -12,6 +12,7 @@ from moerl_runtime.agent.settings import (
     FOREIGN_DELAY_SECONDS,
     GIVE_BACK_DELAY_SECONDS,
     LEASE_TOTAL_SECONDS,
+    POLL_SLACK_SECONDS,
     RETRIES_MAX,
     Settings,
     backoff,
@@ -44,6 +45,9 @@ class Tasks:
         self.trusted = True
         """False once the engine may hold weights that are neither old nor new: no answer of it is stored any more."""
         self.receiving = False
+        """A long poll is open."""
+        self.poll_ends_seconds = 0.0
+        """When that long poll is over at the latest, if it does not hang."""
         self.held = False
         """More results wait for the trainer than it could want."""
         self._queue: deque[tuple[int, int]] = deque()
@@ -55,6 +59,7 @@ class Tasks:
         free = self._settings.tasks_max - len(self._ledger.leases)
         if not self.receiving and not self.held and free > 0:
             self.receiving = True
+            self.poll_ends_seconds = self._agenda.now + self._settings.poll_seconds + POLL_SLACK_SECONDS
             self._agenda.do(do.Receive(most=min(free, BATCH), wait_seconds=self._settings.poll_seconds))
 
     def arrived(self, event: do.Arrived) -> None:

@@ -168,6 +168,15 @@ def test_an_sqs_that_hangs_ends_it_with_its_own_code_and_the_leases_run_out(worl
     assert visible(world) == 4
 
 
+def test_a_long_poll_that_hangs_is_not_waited_for(world: World) -> None:
+    agent = Agent(world, Engine(world))
+    agent.hung |= {do.Receive}
+    world.run_for(3)
+    agent.notice()
+    assert drained(world, agent) < SETTINGS.poll_seconds + 6
+    assert agent.core.exit_code == ORDERLY
+
+
 def test_a_give_back_that_fails_is_tried_again(world: World) -> None:
     failing = {"left": 3}
 

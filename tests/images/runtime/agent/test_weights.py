@@ -12,7 +12,7 @@ from moerl_runtime.agent.core import BROKEN
 from moerl_runtime.agent.states import State
 from moerl_runtime.agent.weights import tag_of, version_of
 from moerl_runtime.protocol import Attempt, Current
-from tests.images.runtime.agent.simulation import QUEUES, SETTINGS, Agent, Engine, World, current
+from tests.images.runtime.agent.simulation import BASE, QUEUES, SETTINGS, Agent, Engine, World, current
 from tests.images.runtime.agent.test_serving import outcomes, sample_of, served
 
 
@@ -108,6 +108,34 @@ def test_versions_that_come_faster_than_they_load_are_skipped(world: World) -> N
     loads = [effect.tag for effect in agent.performed if isinstance(effect, do.Load)]
     assert len(loads) < 6
     assert loads == sorted(loads)
+
+
+def test_a_new_attempt_starts_from_its_own_first_version_whatever_the_engine_held(world: World) -> None:
+    """The base model again, where nothing was resumed: attempt 1's last weights are not attempt 2's first."""
+    world.point_at(current(3))
+    engine = Engine(world)
+    agent = Agent(world, engine)
+    world.run_for(30)
+    assert engine.tag == "00000100000003"
+    world.point_at(current(0, attempt=2))
+    second = Attempt(run="run", number=2)
+    world.issue(0, of=second)
+    world.run(lambda: world.stored(second) == {0: {0, 1, 2, 3}}, limit_seconds=60)
+    assert engine.tag == "00000200000000"
+    assert [effect.path for effect in agent.performed if isinstance(effect, do.Load)][-1] == BASE
+    assert sample_of(world, 0, 0, second).versions == (0,)
+
+
+def test_another_run_with_the_same_numbers_is_not_taken_for_this_one(world: World) -> None:
+    world.point_at(current(1))
+    engine = Engine(world)
+    agent = Agent(world, engine)
+    world.run_for(30)
+    loads = engine.calls.count("load")
+    world.point_at(current(1, run="another"))
+    world.run_for(30)
+    assert engine.calls.count("load") == loads + 1
+    assert agent.core.view.ready
 
 
 def test_a_version_that_cannot_be_fetched_gives_way_to_the_newest(world: World) -> None:
