@@ -34,12 +34,15 @@ class DeepEp:
     `ref` is a commit, never a branch: both repositories move their API, and the fork rewrites its history.
     `archs_fixed` are the CUDA architectures on which this ref is known to compile its kernels with the stack's CUDA.
     They are compiled at the first dispatch, so a wrong pair passes the image build and dies with the first token.
+    `contexts` are the GIN contexts, which are queue pairs, to allocate between nodes; 0 where this ref itself chooses a
+    number that EFA serves.
     """
 
     repository: str
     ref: Pin
     version: str
     archs_fixed: tuple[str, ...]
+    contexts: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +165,9 @@ _AWS_REFERENCE = SoftwareStack(
         ref="b306af06afd412c88e51e71802951606e40b7358",
         version="2.0.0",
         archs_fixed=("9.0",),
+        # Left to itself it asks for 129 (deep_ep/buffers/elastic.py), and aws-ofi-nccl refuses more than 16 since 1.20.0
+        # (nccl_ofi_gin_api.cpp, createContext). 2 is what ran on p5: deepseek-ai/DeepEP pull request 612, 2026-05-05.
+        contexts=2,
     ),
     nvshmem="3.4.5",
     sglang="0.5.17",
@@ -226,6 +232,8 @@ _EFA_GDA = SoftwareStack(
         ref="97d8f9bcc1be31e9036db2ab591ef9b9f4e38619",
         version="2.1.0",
         archs_fixed=("9.0", "10.0", "10.3"),
+        # It allocates 11 on EFA.
+        contexts=0,
     ),
     # Linked by DeepEP's legacy sources; no kernel of v2 calls it.
     nvshmem="3.4.5",

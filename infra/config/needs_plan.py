@@ -45,6 +45,8 @@ class ImageNeeds:
     aws_ofi_nccl: str | None
     gdrcopy: str | None
     deepep: str | None
+    deepep_contexts: int
+    """GIN contexts that DeepEP is told to allocate between nodes; 0 leaves it to the library, where there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,7 @@ def image_needs(stack: SoftwareStack) -> ImageNeeds:
         aws_ofi_nccl=stack.aws_ofi_nccl,
         gdrcopy=stack.gdrcopy,
         deepep=stack.deepep.version if stack.deepep else None,
+        deepep_contexts=stack.deepep.contexts if stack.deepep else 0,
     )
 
 

@@ -200,6 +200,7 @@ def settings_of(arguments: argparse.Namespace, plan: Node, variables: Mapping[st
         transport=pool["transport"].text,
         cases=() if kind == "nccl" else cases_of(plan, arguments.pool, arguments.tokens, ranks * arguments.nodes),
         num_sms=sms if sms is not None else (SMS_BETWEEN_NODES if arguments.nodes > 1 else 0),
+        num_contexts=plan["image"]["deepep_contexts"].number if arguments.nodes > 1 else 0,
         largest_bytes=getattr(arguments, "largest_mib", 1) * MIB,
         repeats=arguments.repeats,
     )

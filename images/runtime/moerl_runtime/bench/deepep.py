@@ -20,7 +20,15 @@ class DeepEpDispatcher:
     """
 
     def __init__(
-        self, group: Any, shape: Shape, experts: Tensor, weights: Tensor, *, hybrid: bool, num_sms: int
+        self,
+        group: Any,
+        shape: Shape,
+        experts: Tensor,
+        weights: Tensor,
+        *,
+        hybrid: bool,
+        num_sms: int,
+        num_contexts: int,
     ) -> None:
         import deep_ep
 
@@ -38,6 +46,7 @@ class DeepEpDispatcher:
             allow_hybrid_mode=hybrid,
             prefer_overlap_with_compute=False,
             sl_idx=0,
+            num_allocated_qps=num_contexts,
             explicitly_destroy=True,
         )
 

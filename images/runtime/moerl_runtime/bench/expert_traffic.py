@@ -60,7 +60,13 @@ def _dispatchers(
         from moerl_runtime.bench.deepep import DeepEpDispatcher
 
         return DeepEpDispatcher(
-            group, case.shape, experts, weights, hybrid=settings.nodes > 1, num_sms=settings.num_sms
+            group,
+            case.shape,
+            experts,
+            weights,
+            hybrid=settings.nodes > 1,
+            num_sms=settings.num_sms,
+            num_contexts=settings.num_contexts,
         )
 
     own: list[Callable[[], Dispatcher]] = [deep_ep] if settings.backend == "deep_ep" else []

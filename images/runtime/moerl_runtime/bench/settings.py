@@ -67,6 +67,8 @@ class Settings:
     cases: tuple[Case, ...] = ()
     num_sms: int = 0
     """Multiprocessors that DeepEP's kernels take; 0 lets the library choose."""
+    num_contexts: int = 0
+    """GIN contexts (queue pairs) that DeepEP allocates between nodes; 0 lets the library choose."""
     largest_bytes: int = 1024 * MIB
     """Of one message of the NCCL bench; the broadcast moves that much, the others a share."""
     repeats: int = 20
