@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
 from botocore.exceptions import EndpointConnectionError
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from moerl_runtime import lease
 from moerl_runtime.checkpoint.layout import LeaseRecord, Position
@@ -236,3 +241,88 @@ def test_of_many_that_take_a_lease_at_once_one_wins(local_aws: str) -> None:
         found = list(pool.map(take, range(8)))
     assert sum(isinstance(one, lease.Lease) for one in found) == 1
     assert sum(isinstance(one, LeaseHeld) for one in found) == 7
+
+
+ACTIONS = st.one_of(
+    st.tuples(st.just("wait"), st.floats(0.1, 1.3 * TTL_SECONDS) | st.floats(TTL_SECONDS - 1, TTL_SECONDS + 1)),
+    st.tuples(st.sampled_from(["acquire", "renew", "release"]), st.integers(0, 2)),
+    # A request that takes its time, on the way there or on the way back.
+    st.tuples(st.sampled_from(["slow there", "slow back"]), st.floats(20.0, 90.0)),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(ACTIONS, max_size=25), st.floats(0, 1))
+def test_no_two_processes_ever_believe_that_they_hold_it(actions: list[tuple[str, float]], second: float) -> None:
+    service = FakeS3()
+    service.now += second
+    delays = {"before": 0.0, "after": 0.0}
+
+    def delay(moment: str) -> Callable[[str], None]:
+        def call(operation: str) -> None:
+            if operation == "put_object":
+                service.now += delays[moment]
+                delays[moment] = 0.0
+
+        return call
+
+    clients = [service.client(before=delay("before"), after=delay("after")) for _ in range(3)]
+    leases: dict[int, lease.Lease] = {}
+    numbers: list[int] = []
+    for action, value in actions:
+        if action == "wait":
+            service.now += value
+        elif action.startswith("slow"):
+            delays["before" if action == "slow there" else "after"] = value
+        elif action == "acquire":
+            with suppress(LeaseHeld):
+                # Every machine has a monotonic clock of its own, which began some time.
+                clock = partial(_since, service, 1000.0 * value)
+                leases[int(value)] = lease.acquire(clients[int(value)], **PLACE, holder=f"{value}", clock=clock)
+                numbers.append(leases[int(value)].attempt.number)
+        elif value in leases:
+            getattr(leases[int(value)], action)()
+        assert sum(taken.held() for taken in leases.values()) <= 1
+    assert numbers == sorted(set(numbers))
+
+
+def _since(service: FakeS3, seconds: float) -> float:
+    return service.now - seconds
+
+
+@pytest.mark.parametrize("renews", [False, True])
+@pytest.mark.parametrize("slow_seconds", [0.0, 45.0])
+@pytest.mark.parametrize("fraction", [0.0, 0.999])
+def test_until_others_can_take_it_and_past_that_the_holder_knows(
+    renews: bool, slow_seconds: float, fraction: float
+) -> None:
+    """S3 states whole seconds, and the answer to the write may take its time: the holder must stop first all the same."""
+    stopped = taken_at = None
+    for half in range(2 * 105, 2 * 123):
+        service = FakeS3()
+        service.now += fraction
+        slow = [False]
+
+        def after(operation: str, service: FakeS3 = service, slow: list[bool] = slow) -> None:
+            if operation == "put_object" and slow[0]:
+                slow[0] = False
+                service.now += slow_seconds
+
+        slow[0] = not renews
+        holder = lease.acquire(
+            service.client(after=after), **PLACE, holder="a", clock=partial(_since, service, 0.0), resumed_from=None
+        )
+        slow[0] = renews
+        if renews:
+            assert holder.renew()
+        written = service.objects[KEY].written
+        service.now = max(service.now, written + half / 2)
+        if not holder.held() and stopped is None:
+            stopped = half
+        with suppress(LeaseHeld):
+            acquire(service.client(), holder="b")
+            taken_at = half
+            break
+    assert stopped is not None
+    assert taken_at is not None
+    assert stopped < taken_at

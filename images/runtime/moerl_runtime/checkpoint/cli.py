@@ -67,7 +67,9 @@ def register(commands: _SubParsersAction[ArgumentParser]) -> None:
         "--checkpoint", metavar="ATTEMPT-STEP", help="another one than the newest, as `list` shows it"
     )
     restoring.add_argument("--plain", action="store_true", help="boto3 alone, without the AWS CRT")
-    uploading = _verb(verbs, "upload", _upload, "upload and commit what the trainer saves, until SIGTERM")
+    uploading = _verb(
+        verbs, "upload", _upload, "upload and commit what the trainer saves, until SIGTERM", document=False
+    )
     uploading.add_argument(
         "--from", type=Path, required=True, metavar="DIR", dest="source", help="the trainer's --save directory"
     )
@@ -85,7 +87,12 @@ def register(commands: _SubParsersAction[ArgumentParser]) -> None:
 
 
 def _verb(
-    verbs: _SubParsersAction[ArgumentParser], name: str, handler: Callable[[Namespace], int], text: str
+    verbs: _SubParsersAction[ArgumentParser],
+    name: str,
+    handler: Callable[[Namespace], int],
+    text: str,
+    *,
+    document: bool = True,
 ) -> ArgumentParser:
     parser = verbs.add_parser(
         name,
@@ -96,7 +103,8 @@ def _verb(
     )
     run_plan.add_argument(parser)
     parser.add_argument("--run", help="name of the run's RayJob (default: MOERL_RUN)")
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    if document:
+        parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     parser.set_defaults(handler=handler)
     return parser
 

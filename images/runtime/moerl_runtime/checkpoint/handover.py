@@ -154,7 +154,8 @@ def conclude(directory: Path, ready: Ready, outcome: Outcome) -> None:
 
 def clear(directory: Path) -> None:
     """Forgets the saves of earlier attempts, before the files of one are restored."""
-    for path in (directory / FOLDER).glob("*"):
+    folder = directory / FOLDER
+    for path in folder.iterdir() if folder.is_dir() else ():
         path.unlink(missing_ok=True)
 
 

@@ -79,7 +79,9 @@ def upload(moves: Moves, key: str, path: Path, *, name: str, begun: Mapping[str,
     before = path.stat()
     parts = read_parts(path, before.st_size, part_size(before.st_size, moves.part_bytes), moves.parts)
     file = File(name=name, size=before.st_size, crc64nvme=encoded(whole(parts)))
-    if not is_stored(moves, key, file):
+    if is_stored(moves, key, file):
+        moves.moved(file.size)
+    else:
         _send(moves, key, path, file, parts, begun.get(key))
         if not is_stored(moves, key, file):
             raise Damaged(f"s3://{moves.bucket}/{key} is not what {path} was when it was read")

@@ -48,6 +48,8 @@ def test_a_file_that_is_half_written_is_seen_by_nobody(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / ".ready-000001-00000010.json.0a1b").write_text('{"protocol":')
     assert handover.waiting(directory) == []
+    handover.clear(directory)
+    assert list(folder.iterdir()) == []
 
 
 def test_the_tracker_is_part_of_no_checkpoint(tmp_path: Path) -> None:
