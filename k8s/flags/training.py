@@ -67,6 +67,7 @@ PLANNED = frozenset(
         "expert-model-parallel-size",
         "expert-tensor-parallel-size",
         "moe-enable-deepep",
+        "moe-flex-dispatcher-backend",
     }
 )
 """Flags that follow from the plan also where it leaves them out."""
