@@ -36,19 +36,29 @@ DEADLINE_SECONDS = 300.0
 """Of a busy machine; two idle cores take less than half of it."""
 LOOK_SECONDS = 0.25
 SCRAPE_SECONDS = 1.0
-NOTICE_STEP, KILL_STEP, TRAINER_STEP = 10, 20, 32
-"""Steps at which a worker is told that its node goes, another is killed, and the trainer is."""
 REPLACE_SECONDS = 2.0
 """Until a worker that is gone is replaced, as a fleet would."""
 END_SECONDS = 30.0
 """For workers to end by themselves after the run."""
-REWARD_GAIN_MIN = 0.2
 SMOOTH_STEPS = 5
 TELL_STEPS = 10
 LOG_LINES = 25
 RATE_SECONDS = 3.0
 COLORS = ("#4c78a8", "#f58518", "#54a24b", "#b79a20", "#72b7b2", "#e45756")
 ENGINE_STEP_SECONDS = 0.15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """How long the job is, and after which steps something happens to it."""
+
+    steps: int = job.STEPS
+    notice: int = 10
+    """A worker is told that its node goes."""
+    worker: int = 20
+    """Another one is killed."""
+    trainer: int = 32
+    reward_gain_min: float = 0.2
 
 
 class SmokeError(RuntimeError):
@@ -98,7 +108,9 @@ class Record:
     """Samples stored by each worker, in all, at a time."""
 
 
-def run(plan: Plan, out: Path, variables: Mapping[str, str], say: Callable[[str], None]) -> dict[str, Any]:
+def run(
+    plan: Plan, out: Path, variables: Mapping[str, str], say: Callable[[str], None], course: Course | None = None
+) -> dict[str, Any]:
     """The `smoke` section of the summary. `variables` are the environment in which boto3 talks to the embedded AWS.
 
     Raises SmokeError if anything is lost, the reward does not rise, the resume did not happen, or time runs out. Leaves
@@ -107,7 +119,8 @@ def run(plan: Plan, out: Path, variables: Mapping[str, str], say: Callable[[str]
     # Versions of weights that an earlier job left would pass for this one's.
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    fleet = Fleet(plan, out, variables, say)
+    course = course or Course()
+    fleet = Fleet(plan, out, variables, say, course)
     with fleet.kept():
         fleet.start()
         fleet.steer()
@@ -118,7 +131,7 @@ def run(plan: Plan, out: Path, variables: Mapping[str, str], say: Callable[[str]
     found = summarize(steps, final, series, resumed, fleet.record)
     (out / "steps.json").write_text(json.dumps([asdict(step) for step in steps]), encoding="utf-8")
     plot(out / "smoke.png", steps, fleet.record)
-    faults = judge(found)
+    faults = judge(found, course)
     if faults:
         raise SmokeError("; ".join(faults))
     return found
@@ -127,8 +140,10 @@ def run(plan: Plan, out: Path, variables: Mapping[str, str], say: Callable[[str]
 class Fleet:
     """The processes, the notice that one of them gets, and what is seen of them."""
 
-    def __init__(self, plan: Plan, out: Path, variables: Mapping[str, str], say: Callable[[str], None]) -> None:
-        self._plan, self._out, self._say = plan, out, say
+    def __init__(
+        self, plan: Plan, out: Path, variables: Mapping[str, str], say: Callable[[str], None], course: Course
+    ) -> None:
+        self._plan, self._out, self._say, self._course = plan, out, say, course
         self._variables = {**variables, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "MOERL_RUN": RUN}
         self._plan_path = out / "plan.json"
         self._pool = plan.workload.rollouts[0].pool
@@ -147,6 +162,7 @@ class Fleet:
         self._s3 = readback.session(variables).client("s3", endpoint_url=variables["AWS_ENDPOINT_URL"])
         self._told = -1
         """Last step of which a line was said."""
+        self._resume_told = False
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -168,9 +184,9 @@ class Fleet:
     def steer(self) -> None:
         """Runs the job to its end, with the interruptions on the way."""
         due: list[tuple[int, Callable[[], None]]] = [
-            (NOTICE_STEP, self._give_notice),
-            (KILL_STEP, self._kill_worker),
-            (TRAINER_STEP, self._kill_trainer),
+            (self._course.notice, self._give_notice),
+            (self._course.worker, self._kill_worker),
+            (self._course.trainer, self._kill_trainer),
         ]
         while self.trainers[-1].running:
             self._check_time()
@@ -254,7 +270,7 @@ class Fleet:
         trainer.popen.wait()
         found = self._newest()
         if found is None:
-            raise SmokeError(f"no checkpoint was complete by step {TRAINER_STEP}")
+            raise SmokeError(f"no checkpoint was complete by step {self._course.trainer}")
         last = self.steps()[-1].step
         self._note(f"trainer killed after step {last}")
         self._start_trainer()
@@ -287,7 +303,7 @@ class Fleet:
                 ["smoke", "trainer", "--plan", str(self._plan_path), "--run", RUN, "--holder", "trainer"],
                 # The second start is another pod: its scratch is empty, so it resumes from the bucket alone.
                 ["--scratch", str(self._out / f"scratch-{len(self.trainers)}"), "--listen", f"{LOOPBACK}:{port}"],
-                ["--step-log", str(self._step_log)],
+                ["--step-log", str(self._step_log), "--steps", str(self._course.steps)],
             )
         )
 
@@ -343,6 +359,9 @@ class Fleet:
         self._say(f"  {seconds:5.1f} s  {what}")
 
     def _tell(self, done: Sequence[Step]) -> None:
+        if self.resumed_from and not self._resume_told and done[-1].attempt != done[0].attempt:
+            self._resume_told = True
+            self._note(f"resumed after step {self.resumed_from[0]}")
         if done and (done[-1].step // TELL_STEPS != self._told // TELL_STEPS or self._told < 0):
             self._told = done[-1].step
             seconds = time.monotonic() - self.record.began
@@ -423,23 +442,23 @@ def summarize(
     }
 
 
-def judge(found: Mapping[str, Any]) -> list[str]:
+def judge(found: Mapping[str, Any], course: Course) -> list[str]:
     """What is wrong with the job; empty when it did all that it should."""
     faults = []
-    if found["steps"] != list(range(job.STEPS)):
-        faults.append(f"{len(found['steps'])} steps of {job.STEPS} were done")
+    if found["steps"] != list(range(course.steps)):
+        faults.append(f"{len(found['steps'])} steps of {course.steps} were done")
     for name in ("tasks_lost", "tasks_trained_twice", "tasks_dead"):
         if found[name]:
             faults.append(f"{name.replace('_', ' ')}: {found[name]}")
-    if found["tasks_completed"] != job.STEPS * job.GROUPS:
-        faults.append(f"{found['tasks_completed']} tasks were trained on, not {job.STEPS * job.GROUPS}")
+    if found["tasks_completed"] != course.steps * job.GROUPS:
+        faults.append(f"{found['tasks_completed']} tasks were trained on, not {course.steps * job.GROUPS}")
     if found["resumed_from_step"] is None or len(found["attempts"]) < 2:
         faults.append("the trainer did not resume")
     elif found["first_step_after_resume"] != found["resumed_from_step"] + 1:
         faults.append(
             f"the trainer went on with step {found['first_step_after_resume']}, not after step {found['resumed_from_step']}"
         )
-    if not found["reward_after"] >= found["reward_before"] + REWARD_GAIN_MIN:
+    if not found["reward_after"] >= found["reward_before"] + course.reward_gain_min:
         faults.append(f"the reward went from {found['reward_before']} to {found['reward_after']}")
     return faults
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from infra.local import smoke
-from infra.local.smoke import Record, Step
+from infra.local.smoke import Course, Record, Step
 from moerl_runtime.checkpoint.layout import Complete
 from moerl_runtime.checkpoint.resolve import Checkpoint
 from moerl_runtime.imds import Imds
@@ -60,7 +60,7 @@ def found(made: list[Step] | None = None, final: Checkpoint | None = None) -> di
 
 def test_a_job_that_went_well_has_no_fault() -> None:
     summary = found()
-    assert smoke.judge(summary) == []
+    assert smoke.judge(summary, Course()) == []
     assert summary["tasks_lost"] == 0
     assert summary["tasks_issued"] == summary["tasks_completed"] + 3
     assert summary["steps_done_again"] == KILLED_AFTER - RESUMED
@@ -83,19 +83,19 @@ def drop_group(made: list[Step]) -> list[Step]:
     ],
 )
 def test_what_the_step_log_shows_is_noticed(spoil: Callable[[list[Step]], list[Step]], fault: str) -> None:
-    assert any(fault in said for said in smoke.judge(found(spoil(steps()))))
+    assert any(fault in said for said in smoke.judge(found(spoil(steps())), Course()))
 
 
 def test_a_prompt_that_is_neither_trained_on_nor_owed_is_lost() -> None:
     summary = found(final=checkpoint(next_position=job.STEPS * job.GROUPS + 4))
     assert summary["tasks_lost"] == 1
-    assert smoke.judge(summary) == ["tasks lost: 1"]
+    assert smoke.judge(summary, Course()) == ["tasks lost: 1"]
 
 
 def test_a_task_that_died_is_a_fault() -> None:
     counters = {"taken": 480, "dead": 1, "skipped": 0, "stale": 0, "invalid": 0, "reissued": 0}
     summary = found(final=checkpoint(counters=counters, next_position=job.STEPS * job.GROUPS + 4))
-    assert smoke.judge(summary) == ["tasks dead: 1"]
+    assert smoke.judge(summary, Course()) == ["tasks dead: 1"]
 
 
 def test_the_metadata_service_is_one_that_the_agent_believes() -> None:
