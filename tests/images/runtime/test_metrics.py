@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+
 from moerl_runtime.metrics import Metrics
 
 
@@ -43,3 +44,13 @@ def test_no_count_is_lost_between_threads() -> None:
     for thread in threads:
         thread.join()
     assert metrics.value("tasks_total") == 4000
+
+
+def test_series_are_what_was_written_and_make_the_same_exposition_elsewhere() -> None:
+    source, copy = made(), made()
+    source.set("ready", 2)
+    source.add("tasks_total", 3, outcome="done")
+    assert source.series() == [("ready", (), 2.0), ("tasks_total", (("outcome", "done"),), 3.0)]
+    for name, labels, value in source.series():
+        (copy.set if name == "ready" else copy.add)(name, value, **dict(labels))
+    assert copy.exposition() == source.exposition()
