@@ -1,20 +1,10 @@
-"""Deltas are tested with the zstandard that is installed, and with a stand-in where none is."""
+"""Weights are written and read again many times over."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
 
 import pytest
-
-from . import zstandard_standin
-
-
-@pytest.fixture(autouse=True)
-def _zstandard(monkeypatch: pytest.MonkeyPatch) -> None:
-    if importlib.util.find_spec("zstandard") is None:
-        monkeypatch.setitem(sys.modules, "zstandard", zstandard_standin)
 
 
 @pytest.fixture(autouse=True)

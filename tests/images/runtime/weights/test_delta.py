@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -217,5 +218,4 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_checksum_of_the_run_is_known_where_its_package_is() -> None:
-    xxhash = pytest.importorskip("xxhash", reason="xxhash comes with the image; the unit tests use adler32")
     assert codecs.checksum("xxh3-128", b"moerl") == xxhash.xxh3_128(b"moerl").hexdigest()
