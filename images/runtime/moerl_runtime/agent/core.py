@@ -25,6 +25,7 @@ from moerl_runtime.agent.agenda import Agenda
 from moerl_runtime.agent.ledger import Ledger
 from moerl_runtime.agent.settings import (
     ABORT_SECONDS,
+    COUNT_SECONDS,
     DEPTH_SECONDS,
     GIVE_BACK_SECONDS,
     PROBE_SECONDS,
@@ -87,6 +88,7 @@ class Core:
         self._greeted = False
         """The engine that answered the probe has been told to forget a former agent, or put on the router's list."""
         self._probing = False
+        self._next_probe_seconds = 0.0
         self._suspected = False
         """It did not answer a request: until a probe finds it well it gets no other one to lose."""
         self._bad_probes = 0
@@ -181,10 +183,8 @@ class Core:
                 self._not_probed("nobody listens")
             case do.Depths():
                 self.tasks.held = event.results > self.settings.results_max
-            case do.Live() if self._drain is not None:
-                self._drain.others_live = event.requests
             case do.Live():
-                pass
+                self._counted(event.requests)
             case do.Looked():
                 self._looked = True
             case do.Noticed():
@@ -204,7 +204,7 @@ class Core:
                 self._again(due.effect)
             case "pull":
                 self.tasks.receiving = False
-            case "probe":
+            case "probe" if self._agenda.now >= self._next_probe_seconds:
                 self._probe()
             case "current":
                 if self._drain is None and self.settings.takes_tasks:
@@ -222,11 +222,13 @@ class Core:
                 self._agenda.later(REPORT_SECONDS, do.Due("report"))
             case "bad":
                 self.weights.forget_bad()
+            case "count" if self._drain is not None and self._drain.others_live:
+                self._agenda.do(do.CountLive())
             case "abort":
                 self._abort()
             case "overdue":
                 self._overdue()
-            case _:  # "go on": the time has come, and that is all
+            case _:  # "go on", a count that nobody needs, a probe that another has replaced: the time has come, and that is all
                 pass
 
     def _go_on(self) -> None:
@@ -294,9 +296,14 @@ class Core:
             self._probing, self._probed_weights = True, self.weights.loaded
             self._agenda.do(do.Probe())
 
+    def _probe_after(self, seconds: float) -> None:
+        """The next one, instead of any that was planned."""
+        self._next_probe_seconds = self._agenda.now + seconds
+        self._agenda.later(seconds, do.Due("probe"))
+
     def _probed(self, tag: str | None) -> None:
         self._probing = False
-        self._agenda.later(PROBE_SECONDS if self._engine_up else START_PROBE_SECONDS, do.Due("probe"))
+        self._probe_after(PROBE_SECONDS if self._engine_up else START_PROBE_SECONDS)
         if self.weights.swapping or self._drain is not None:
             return
         if not self._engine_up:
@@ -316,7 +323,7 @@ class Core:
 
     def _not_probed(self, reason: str) -> None:
         self._probing = False
-        self._agenda.later(START_PROBE_SECONDS, do.Due("probe"))
+        self._probe_after(START_PROBE_SECONDS)
         if self.weights.swapping or self._drain is not None or not self._engine_up:
             return
         self._bad_probes += 1
@@ -359,11 +366,16 @@ class Core:
         if self.tasks.receiving:
             self._agenda.later(max(0.0, self.tasks.poll_ends_seconds - self._agenda.now), do.Due("go on"))
         self._agenda.later(STOP_SHARE * self.settings.drain_seconds, do.Due("overdue"))
-        if not self.settings.takes_tasks and self._engine_up:
+        if not self.settings.takes_tasks and self._greeted:
             drain.deregistering, drain.others_live = True, 1  # until the engine has counted
             self._agenda.do(do.Deregister())
             self._agenda.do(do.CountLive())
         self.weights.drain()
+
+    def _counted(self, requests: int) -> None:
+        if self._drain is not None:
+            self._drain.others_live = requests
+            self._agenda.later(COUNT_SECONDS, do.Due("count"))
 
     def _abort(self) -> None:
         """Again each second, until nothing of the ledger runs any more."""
@@ -389,7 +401,9 @@ class Core:
         late = since is not None and self._agenda.now - since >= GIVE_BACK_SECONDS
         self.tasks.give_back([lease for lease in self.ledger.open() if late or lease.idle])
         polls = self.tasks.receiving and self._agenda.now < self.tasks.poll_ends_seconds
-        live = self.ledger.runs or drain.others_live or polls or drain.deregistering
+        # A router that is away finds out by itself, in minutes.
+        deregistering = drain.deregistering and since is None
+        live = self.ledger.runs or drain.others_live or polls or deregistering
         if not self.ledger.leases and not live:
             self._turn(Turn.SETTLED)
 
@@ -427,8 +441,6 @@ class Core:
                 self._drain.deregistering = False
             case do.AbortAll() if self._drain is not None:
                 self._drain.calling = False
-                if self._drain.others_live:
-                    self._agenda.do(do.CountLive())
             case _:
                 pass
 
@@ -455,8 +467,6 @@ class Core:
                 self._greeted = False
             case do.AbortAll() if self._drain is not None:
                 self._drain.calling = False
-            case do.Deregister() if self._drain is not None and self._drain.aborting_since is not None:
-                self._drain.deregistering = False  # the router finds out by itself, in minutes
             case (
                 do.Publish() | do.Delete() | do.GiveBack() | do.Fail() | do.Bury() | do.ReadTask() | do.Register()
                 | do.Deregister() | do.CountLive()

@@ -15,9 +15,6 @@ from moerl_runtime.imds import Notice
 from moerl_runtime.protocol import Attempt, Current, TaskMessage, TaskPayload
 from moerl_runtime.sqs import Received
 
-StopReason = Literal["spot", "rebalance", "stop"]
-
-
 # --- effects -------------------------------------------------------------------------------------------------------
 
 

@@ -24,6 +24,8 @@ WORK_SHARE = 0.6
 STOP_SHARE = 0.95
 """Of the drain's budget: what the agent itself uses."""
 ABORT_SECONDS = 1.0
+COUNT_SECONDS = 1.0
+"""Between counts of what a router's clients still have in a draining engine."""
 GIVE_BACK_SECONDS = 5.0
 """After the first abort of a drain: tasks whose replies still have not come are given back all the same."""
 RETRIES_MAX = 8

@@ -283,6 +283,23 @@ def test_requests_of_the_routers_clients_have_their_minute_and_are_then_aborted(
     assert not agent.alive
 
 
+def test_requests_of_the_routers_clients_that_end_by_themselves_end_the_drain(world: World) -> None:
+    agent, engine = behind_router(world)
+    engine.seconds = lambda: 20.0
+    engine.ask(do.Generate(0, 0, "other", object(), ""), lambda _: None)  # type: ignore[arg-type]
+    agent.notice()
+    assert 19 < drained(world, agent) < 23
+    assert "abort_all" not in engine.calls
+
+
+def test_a_router_that_is_away_keeps_a_drain_no_longer_than_its_work(world: World) -> None:
+    agent, _ = behind_router(world)
+    agent.hung |= {do.Deregister}
+    agent.notice()
+    assert drained(world, agent) <= 0.6 * BUDGET_SECONDS
+    assert agent.core.exit_code == ORDERLY
+
+
 def test_the_kubelets_order_of_stops_fits_a_spot_notice(world: World) -> None:
     """SIGTERM goes to the agent, and to the engine (a native sidecar) when the agent has ended: 110 s of grace for both."""
     agent, engine = busy(world, seconds=1000.0)

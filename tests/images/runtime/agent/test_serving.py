@@ -410,6 +410,29 @@ def test_an_engine_that_was_started_again_between_two_probes_is_noticed(world: W
     assert agent.core.state is State.SERVING
 
 
+def test_requests_that_are_lost_one_after_another_do_not_multiply_the_probes(world: World) -> None:
+    engine, lost = Engine(world), {"left": 100}
+    ask = engine.ask
+
+    def sometimes(effect: do.Generate, answer: Callable[[do.Event], None]) -> None:
+        lost["left"] -= 1
+        if lost["left"] >= 0:
+            world.at(0.3, lambda: answer(do.Unanswered(effect, "lost", "connection reset")))
+        else:
+            ask(effect, answer)
+
+    engine.ask = sometimes  # type: ignore[method-assign]
+    agent = Agent(world, engine)
+    for group in range(60):
+        world.issue(group)
+    world.run(lambda: lost["left"] < 0, limit_seconds=600)
+    world.run_for(120)
+    before = len(agent.performed)
+    world.run_for(100)
+    probes = [effect for effect in agent.performed[before:] if isinstance(effect, do.Probe)]
+    assert len(probes) <= 21
+
+
 def test_an_answer_aborted_by_somebody_else_is_asked_for_again(world: World) -> None:
     world.issue(0)
     engine = Engine(world, seconds=lambda: 20.0)
