@@ -56,9 +56,7 @@ def disruption_budgets_select_pods(tree: Tree, _plan: Plan) -> Iterator[Problem]
 def trainers_are_not_disrupted(tree: Tree, plan: Plan) -> Iterator[Problem]:
     """Every trainer pod is under a budget that needs all of them: losing one ends the step of all."""
     needed = plan.workload.trainer.pods_running
-    budgets = [
-        budget for budget in tree.of_kind("PodDisruptionBudget") if budget["spec"].get("minAvailable") == needed
-    ]
+    budgets = [budget for budget in tree.of_kind("PodDisruptionBudget") if budget["spec"].get("minAvailable") == needed]
     for pods in tree.pods:
         if pods.component == TRAINER and not any(_covers(budget, pods) for budget in budgets):
             yield Problem(
