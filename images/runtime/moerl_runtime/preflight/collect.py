@@ -59,8 +59,8 @@ class Facts:
     limits: str | None
     status: str | None
     shm_bytes: int | None
-    root_bytes: int | None
-    """Size of the file system that holds this container: the node's ephemeral storage."""
+    ephemeral_bytes: int | None
+    """Size of the file system with the kubelet's directory, whose allocatable part is the node's ephemeral storage."""
     image: str | None
     """What the build wrote into the image about itself."""
     gpus: Ran | None
@@ -113,7 +113,8 @@ def collect(root: Path, *, run: Runner, variables: Mapping[str, str]) -> Facts:
         limits=_text(root / "proc/self/limits"),
         status=_text(root / "proc/self/status"),
         shm_bytes=_size(root / "dev/shm"),
-        root_bytes=_size(root),
+        # The kubelet mounts it from its own directory; the root may lie with an image snapshotter.
+        ephemeral_bytes=_size(root / "etc/hosts"),
         image=_text(root / IMAGE_DOCUMENT),
         gpus=run(
             ["nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits"], PROGRAM_SECONDS

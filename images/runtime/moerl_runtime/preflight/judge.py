@@ -474,12 +474,12 @@ def _variable_cause(variables: Mapping[str, str], expected: Expected) -> str:
 def _disks(facts: Facts, expected: Expected) -> tuple[Check, ...]:
     if expected.ephemeral_gib == 0:
         return ()
-    size = (facts.root_bytes or 0) // GIB
+    size = (facts.ephemeral_bytes or 0) // GIB
     return (
         judged(
             "local disks",
             size >= expected.ephemeral_gib,
-            found=f"this container lies on a file system of {size} GiB",
+            found=f"the kubelet's directory lies on a file system of {size} GiB",
             needed=f"{expected.ephemeral_gib} GiB, the node's local disks together",
             fix=f"nodeadm has not joined them to RAID0 below kubelet and containerd: NodeConfig was not read. {_REPLACE}",
             cause="local-disks",

@@ -106,7 +106,7 @@ def checks_of(
     no size."""
     size = needs.shm_mib if shm_mib is None else shm_mib
     disks = needs.ephemeral_gib if disks_gib is None else disks_gib
-    return judge(replace(node.facts(), shm_bytes=size * 2**20, root_bytes=disks * 2**30), needs)
+    return judge(replace(node.facts(), shm_bytes=size * 2**20, ephemeral_bytes=disks * 2**30), needs)
 
 
 def causes(checks: Sequence[Check], status: str = "failed") -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -51,3 +52,11 @@ def test_a_program_that_is_not_there_fails_or_lasts_is_told_apart() -> None:
 def test_arguments_are_not_read_by_a_shell() -> None:
     ran = run_program([sys.executable, "-c", "import sys; print(sys.argv[1])", "$(id); `id`"], 30.0)
     assert ran == Ran(code=0, output="$(id); `id`\n")
+
+
+def test_ephemeral_storage_is_where_the_kubelet_keeps_the_pods_hosts_file(tmp_path: Path) -> None:
+    node = FakeNode(root=tmp_path, answers={})
+    assert node.facts().ephemeral_bytes is None
+    node.write("etc/hosts", "127.0.0.1 localhost\n")
+    size = os.statvfs(tmp_path)
+    assert node.facts().ephemeral_bytes == size.f_blocks * size.f_frsize

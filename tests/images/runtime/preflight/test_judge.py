@@ -169,7 +169,7 @@ def test_shared_memory_and_huge_pages_of_the_pod_count_not_those_of_the_node(tmp
 
 
 def test_local_disks_that_were_not_joined_are_found(tmp_path: Path) -> None:
-    """The container then lies on the root volume, which pods fill until they are evicted."""
+    """The kubelet then fills the root volume, until pods are evicted."""
     needs = wanted("p5en")
     assert needs.ephemeral_gib > 20_000
     node = healthy(tmp_path, "p5en", needs)
