@@ -236,7 +236,8 @@ def _smoke(plan: Plan, rollout: RolloutPlan, image: str) -> tuple[Object, ...]:
         )
 
     return (
-        half(TRAINER, trainer.pool, trainer.pods.submitter, []),
+        # A submitter has 1 GiB, and two ranks with torch take most of that.
+        half(TRAINER, trainer.pool, trainer.pods.uploader, []),
         half(ROLLOUT, rollout.pool, rollout.pods.agent, ["--pool", rollout.pool]),
     )
 

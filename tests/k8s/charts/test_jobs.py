@@ -159,6 +159,14 @@ def test_no_secret_is_in_a_file() -> None:
     assert not any("valueFrom" in item for item in pod(file.objects)["containers"][0]["env"])
 
 
+def test_the_smoke_trainer_has_memory_for_two_ranks_with_torch() -> None:
+    """Measured: 0.83 GiB of two ranks, entrypoint and uploader."""
+    (trainer,) = (item for item in files_of(S)["smoke"] if item["metadata"]["name"] == "smoke-trainer")
+    (container,) = trainer["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"]["memory"] == f"{S.workload.trainer.pods.uploader.memory_mib}Mi"
+    assert S.workload.trainer.pods.uploader.memory_mib >= 4096
+
+
 def test_smoke_uses_each_halfs_identity_and_no_gpu() -> None:
     accounts = {}
     for item in files_of(S)["smoke"]:
