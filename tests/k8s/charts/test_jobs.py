@@ -163,8 +163,9 @@ def test_the_smoke_trainer_has_memory_for_two_ranks_with_torch() -> None:
     """Measured: 0.83 GiB of two ranks, entrypoint and uploader."""
     (trainer,) = (item for item in files_of(S)["smoke"] if item["metadata"]["name"] == "smoke-trainer")
     (container,) = trainer["spec"]["template"]["spec"]["containers"]
-    assert container["resources"]["limits"]["memory"] == f"{S.workload.trainer.pods.uploader.memory_mib}Mi"
-    assert S.workload.trainer.pods.uploader.memory_mib >= 4096
+    limit = container["resources"]["limits"]["memory"]
+    assert limit.endswith("Mi")
+    assert int(limit.removesuffix("Mi")) >= 4096
 
 
 def test_smoke_uses_each_halfs_identity_and_no_gpu() -> None:
