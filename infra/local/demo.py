@@ -241,7 +241,7 @@ def _place(plan: Plan, rendered: Rendered, out: Path, summary: Summary) -> None:
 
 def _smoke(plan: Plan, running: server.Server, out: Path, summary: Summary, console: Console) -> None:
     """torch and moerl_runtime are imported here alone: what deploys does not need them."""
-    from infra.local import smoke
+    from infra.local import smoke, smoke_fleet
 
     console.print(highlight=False)
     variables = server.client_environment(running, node=cdk.node_binary(), base=os.environ)
@@ -251,7 +251,7 @@ def _smoke(plan: Plan, running: server.Server, out: Path, summary: Summary, cons
 
     try:
         summary.smoke = smoke.run(plan, out / "smoke", variables, say)
-    except smoke.SmokeError as fault:
+    except smoke_fleet.SmokeError as fault:
         raise StepError(f"the smoke job: {fault}") from fault
 
 
@@ -304,9 +304,9 @@ def report(summary: Summary, out: Path, console: Console) -> None:
     if summary.second_deploy_changes == 0:
         console.print("second deploy: no changes")
     if summary.smoke:
-        from infra.local import smoke
+        from infra.local import smoke_report
 
-        for line in smoke.lines(summary.smoke):
+        for line in smoke_report.lines(summary.smoke):
             console.print(line, highlight=False)
         console.print(f"  plot: {out / 'smoke' / 'smoke.png'}", highlight=False)
     console.print(f"{sum(summary.steps.values()):.0f} s in all; {out / 'summary.json'}", highlight=False)

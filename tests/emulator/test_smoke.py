@@ -9,7 +9,7 @@ import pytest
 
 from infra.config.plan import Plan
 from infra.local import smoke
-from infra.local.smoke import Course
+from infra.local.smoke_report import Course, lines
 from tests.shipped import plan_of
 
 from .bed import Bed, synthesize
@@ -34,5 +34,5 @@ def test_no_task_is_lost_and_a_killed_trainer_resumes(
     assert found["resumed_from_step"] in (4, 9, 14)
     assert (tmp_path / "smoke" / "smoke.png").is_file()
     with capsys.disabled():
-        for line in smoke.lines(found):
+        for line in lines(found):
             print(f"\nruntime: {line.strip()}", end="")

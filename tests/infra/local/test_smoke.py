@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from infra.local import smoke
-from infra.local.smoke import Course, Record, Step
+from infra.local import smoke_fleet, smoke_plot, smoke_report
+from infra.local.smoke_report import Course, Record, Step
 from moerl_runtime.checkpoint.layout import Complete
 from moerl_runtime.checkpoint.resolve import Checkpoint
 from moerl_runtime.imds import Imds
@@ -48,24 +48,24 @@ def checkpoint(**changes: Any) -> Checkpoint:
         "counters": {"taken": taken, "dead": 0, "skipped": 0, "stale": 1, "invalid": 0, "reissued": 0},
     } | changes
     complete = Complete(
-        run=smoke.RUN, attempt=2, step=job.STEPS - 1, nodes=("a",), files=(), metadata={"ledger": ledger}
+        run=smoke_fleet.RUN, attempt=2, step=job.STEPS - 1, nodes=("a",), files=(), metadata={"ledger": ledger}
     )
-    return Checkpoint(run=smoke.RUN, attempt=2, step=job.STEPS - 1, prefix="p", complete=complete)
+    return Checkpoint(run=smoke_fleet.RUN, attempt=2, step=job.STEPS - 1, prefix="p", complete=complete)
 
 
 def found(made: list[Step] | None = None, final: Checkpoint | None = None) -> dict[str, Any]:
     record = Record(began=0.0, samples=[(70.0, {})])
-    return smoke.summarize(made or steps(), final or checkpoint(), {}, (RESUMED, KILLED_AFTER), record)
+    return smoke_report.summarize(made or steps(), final or checkpoint(), {}, (RESUMED, KILLED_AFTER), record)
 
 
 def test_a_job_that_went_well_has_no_fault() -> None:
     summary = found()
-    assert smoke.judge(summary, Course()) == []
+    assert smoke_report.judge(summary, Course()) == []
     assert summary["tasks_lost"] == 0
     assert summary["tasks_issued"] == summary["tasks_completed"] + 3
     assert summary["steps_done_again"] == KILLED_AFTER - RESUMED
     assert json.loads(json.dumps(summary)) == summary
-    assert "0 lost" in "\n".join(smoke.lines(summary))
+    assert "0 lost" in "\n".join(smoke_report.lines(summary))
 
 
 def drop_group(made: list[Step]) -> list[Step]:
@@ -83,24 +83,24 @@ def drop_group(made: list[Step]) -> list[Step]:
     ],
 )
 def test_what_the_step_log_shows_is_noticed(spoil: Callable[[list[Step]], list[Step]], fault: str) -> None:
-    assert any(fault in said for said in smoke.judge(found(spoil(steps())), Course()))
+    assert any(fault in said for said in smoke_report.judge(found(spoil(steps())), Course()))
 
 
 def test_a_prompt_that_is_neither_trained_on_nor_owed_is_lost() -> None:
     summary = found(final=checkpoint(next_position=job.STEPS * job.GROUPS + 4))
     assert summary["tasks_lost"] == 1
-    assert smoke.judge(summary, Course()) == ["tasks lost: 1"]
+    assert smoke_report.judge(summary, Course()) == ["tasks lost: 1"]
 
 
 def test_a_task_that_died_is_a_fault() -> None:
     counters = {"taken": 480, "dead": 1, "skipped": 0, "stale": 0, "invalid": 0, "reissued": 0}
     summary = found(final=checkpoint(counters=counters, next_position=job.STEPS * job.GROUPS + 4))
-    assert smoke.judge(summary, Course()) == ["tasks dead: 1"]
+    assert smoke_report.judge(summary, Course()) == ["tasks dead: 1"]
 
 
 def test_the_metadata_service_is_one_that_the_agent_believes() -> None:
     noticed = {"now": False}
-    with serving("127.0.0.1:0", lambda request: smoke.metadata(request, noticed["now"])) as url:
+    with serving("127.0.0.1:0", lambda request: smoke_fleet.metadata(request, noticed["now"])) as url:
         asked = Imds(url)
         assert asked.notice(rebalance=True) is None
         noticed["now"] = True
@@ -114,11 +114,11 @@ def test_series_are_read_by_name_and_labels() -> None:
     from moerl_runtime.serve import Answer
 
     with serving("127.0.0.1:0", lambda _: Answer(body=text.encode())) as url:
-        assert smoke.scrape(url) == {
+        assert smoke_fleet.scrape(url) == {
             "moerl_agent_samples_total": 12.0,
             'moerl_agent_tasks_total{outcome="returned"}': 3.0,
         }
-    assert smoke.scrape(url) is None, "nobody listens any more"
+    assert smoke_fleet.scrape(url) is None, "nobody listens any more"
 
 
 def test_throughput_is_per_worker_over_the_last_seconds() -> None:
@@ -126,7 +126,7 @@ def test_throughput_is_per_worker_over_the_last_seconds() -> None:
         (float(second), {"a": 10.0 * second, **({"b": 5.0 * (second - 4)} if second >= 4 else {})})
         for second in range(9)
     ]
-    rates = dict(smoke.throughput(samples))
+    rates = dict(smoke_plot.throughput(samples))
     assert rates[3.0] == {"a": pytest.approx(10.0)}
     assert rates[8.0] == {"a": pytest.approx(10.0), "b": pytest.approx(5.0)}
     assert rates[5.0]["b"] == pytest.approx(5.0 / 3), "a worker that has just begun"
@@ -136,5 +136,5 @@ def test_throughput_is_per_worker_over_the_last_seconds() -> None:
 def test_the_plot_is_a_picture(tmp_path: Path) -> None:
     samples = [(float(second), {"worker-0": 10.0 * second, "worker-1": 4.0 * second}) for second in range(70)]
     record = Record(began=0.0, events=[(20.0, "Spot notice to worker-0"), (40.0, "trainer killed")], samples=samples)
-    smoke.plot(tmp_path / "smoke.png", steps(), record)
+    smoke_plot.plot(tmp_path / "smoke.png", steps(), record)
     assert (tmp_path / "smoke.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,124 @@
+"""What the smoke RL job did: its step log, its counts, and whether that is what it should have done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from moerl_runtime.checkpoint.resolve import Checkpoint
+from moerl_runtime.smoke import job
+
+SMOOTH_STEPS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """How long the job is, and after which steps something happens to it."""
+
+    steps: int = job.STEPS
+    notice: int = 10
+    """A worker is told that its node goes."""
+    worker: int = 20
+    """Another one is killed."""
+    trainer: int = 32
+    reward_gain_min: float = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A line of the trainer's step log."""
+
+    at_seconds: float
+    """Since the job's start."""
+    attempt: int
+    step: int
+    reward: float
+    samples: int
+    groups: tuple[int, ...]
+    kept: bool = True
+    """False: done after the checkpoint that the next attempt resumed from, so done again."""
+
+
+@dataclass(slots=True)
+class Record:
+    """What happened, in seconds since the start."""
+
+    began: float
+    events: list[tuple[float, str]] = field(default_factory=list)
+    samples: list[tuple[float, dict[str, float]]] = field(default_factory=list)
+    """Samples stored by each worker, in all, at a time."""
+
+
+def summarize(
+    steps: Sequence[Step],
+    final: Checkpoint,
+    series: Mapping[str, float],
+    resumed: tuple[int, int] | None,
+    record: Record,
+) -> dict[str, Any]:
+    """The numbers of the job. `lost` counts prompts that were issued and are neither trained on nor owed any more."""
+    kept = [step for step in steps if step.kept]
+    groups = [group for step in kept for group in step.groups]
+    ledger = final.metadata["ledger"]
+    counters = ledger["counters"]
+    owed = len(ledger["open"]) + len(ledger["again"])
+    settled = len(set(groups)) + counters["dead"] + counters["skipped"]
+    rewards = [step.reward for step in kept]
+    return {
+        "seconds": round(record.samples[-1][0] if record.samples else 0.0, 1),
+        "steps": sorted({step.step for step in kept}),
+        "steps_done_again": sum(not step.kept for step in steps),
+        "tasks_issued": ledger["next_position"],
+        "tasks_completed": len(set(groups)),
+        "tasks_open_at_end": owed,
+        "tasks_trained_twice": len(groups) - len(set(groups)),
+        "tasks_lost": ledger["next_position"] - settled - owed,
+        "tasks_dead": counters["dead"],
+        "tasks_too_old": counters["stale"],
+        "tasks_reissued": int(series.get("moerl_trainer_tasks_reissued_total", 0)),
+        "tasks_returned": int(series.get('moerl_agent_tasks_total{outcome="returned"}', 0)),
+        "results_delivered_twice": int(series.get('moerl_trainer_results_total{outcome="duplicate"}', 0)),
+        "samples_stored": int(series.get("moerl_agent_samples_total", 0)),
+        "reward_before": round(sum(rewards[:SMOOTH_STEPS]) / max(1, len(rewards[:SMOOTH_STEPS])), 3),
+        "reward_after": round(sum(rewards[-SMOOTH_STEPS:]) / max(1, len(rewards[-SMOOTH_STEPS:])), 3),
+        "trainer_killed_after_step": None if resumed is None else resumed[1],
+        "resumed_from_step": None if resumed is None else resumed[0],
+        "first_step_after_resume": min((step.step for step in kept if step.attempt == kept[-1].attempt), default=None),
+        "attempts": sorted({step.attempt for step in steps}),
+        "events": [{"seconds": round(seconds, 1), "what": what} for seconds, what in record.events],
+    }
+
+
+def judge(found: Mapping[str, Any], course: Course) -> list[str]:
+    """What is wrong with the job; empty when it did all that it should."""
+    faults = []
+    if found["steps"] != list(range(course.steps)):
+        faults.append(f"{len(found['steps'])} steps of {course.steps} were done")
+    for name in ("tasks_lost", "tasks_trained_twice", "tasks_dead"):
+        if found[name]:
+            faults.append(f"{name.replace('_', ' ')}: {found[name]}")
+    if found["tasks_completed"] != course.steps * job.GROUPS:
+        faults.append(f"{found['tasks_completed']} tasks were trained on, not {course.steps * job.GROUPS}")
+    if found["resumed_from_step"] is None or len(found["attempts"]) < 2:
+        faults.append("the trainer did not resume")
+    elif found["first_step_after_resume"] != found["resumed_from_step"] + 1:
+        faults.append(
+            f"the trainer went on with step {found['first_step_after_resume']}, not after step {found['resumed_from_step']}"
+        )
+    if not found["reward_after"] >= found["reward_before"] + course.reward_gain_min:
+        faults.append(f"the reward went from {found['reward_before']} to {found['reward_after']}")
+    return faults
+
+
+def lines(found: Mapping[str, Any]) -> list[str]:
+    """For people."""
+    return [
+        f"smoke RL job: {len(found['steps'])} steps in {found['seconds']:.0f} s, reward {found['reward_before']:.2f}"
+        f" -> {found['reward_after']:.2f}",
+        f"  tasks: {found['tasks_issued']} issued, {found['tasks_completed']} completed, {found['tasks_open_at_end']} open"
+        f" at the end, {found['tasks_returned']} returned, {found['tasks_reissued']} reissued,"
+        f" {found['results_delivered_twice']} results delivered twice, {found['tasks_lost']} lost",
+        f"  trainer killed after step {found['trainer_killed_after_step']}, resumed from the checkpoint of step"
+        f" {found['resumed_from_step']}, {found['steps_done_again']} steps done again",
+    ]
