@@ -53,6 +53,7 @@ def register(commands: Any) -> None:
         "smoke",
         help="a tiny RL job through the real queue and buckets",
         description="A tiny mixture-of-experts model that learns a tiny task, through the same code as a real run.",
+        epilog=f"{TRAINER_EPILOG}\n{ROLLOUT_EPILOG}",
         formatter_class=RawDescriptionHelpFormatter,
     )
     parts = parser.add_subparsers(metavar="COMMAND", required=True)
