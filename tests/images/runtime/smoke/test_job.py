@@ -30,6 +30,9 @@ def test_every_shipped_plan_makes_a_smoke_job(name: str, tmp_path: Path) -> None
         assert found.lease_seconds == job.LEASE_SECONDS
         assert found.drain_seconds == job.DRAIN_SECONDS
         assert urls(made) == []
+        batch = made["workload"]["batch"]
+        assert batch["groups"].number == job.GROUPS
+        assert batch["window_groups"].number == job.GROUPS * batch["staleness_versions"].number
     assert document == json.loads(json.dumps(plan_of(name).document())), "the plan itself is as it was"
 
 
