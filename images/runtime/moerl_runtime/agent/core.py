@@ -171,7 +171,7 @@ class Core:
             case do.Fetched():
                 self.weights.fetched(event)
             case do.LoadRefused():
-                self.weights.refused(f"weights {event.effect.tag} were not loaded: {event.reason}")
+                self.weights.refused(event)
             case do.Verified():
                 self.weights.verified(event)
             case do.Reported():

@@ -58,6 +58,8 @@ class Reload:
     began_seconds: float
     step: Step = Step.FETCHING
     path: Path | None = None
+    tag: str = ""
+    """What is being loaded: the answer to a load that was given up before says nothing about this one."""
     live: bool = False
     """Requests are held by a pause."""
     restoring: bool = False
@@ -209,8 +211,13 @@ class Weights:
         self.members[event.member] = event
         if before is not None and before.engine and not event.engine:
             self.lost = f"its part on pod {event.member} is gone"
-        if self.reload is not None and self.reload.step is Step.GATHERING:
-            self._swap_if_gathered(self.reload)
+        reload = self.reload
+        if reload is None or reload.step is not Step.GATHERING:
+            return
+        if event.reason and self.current != reload.target:
+            self.reload = None  # a node that cannot have it any more shall bring the newest
+        else:
+            self._swap_if_gathered(reload)
 
     def drain(self) -> None:
         """What has not reached the engine is not begun; a pause ends, for requests that it holds can be neither finished
@@ -238,7 +245,7 @@ class Weights:
 
     def load_ended(self, effect: do.Load) -> None:
         reload = self.reload
-        if reload is None or reload.step is not Step.LOADING:
+        if reload is None or reload.step is not Step.LOADING or reload.tag != effect.tag:
             return
         version = self.loaded.version if reload.restoring and self.loaded else reload.target.version
         for run in self._ledger.runs.values():
@@ -248,10 +255,10 @@ class Weights:
 
     def verified(self, event: do.Verified) -> None:
         reload = self.reload
-        if reload is None or reload.step is not Step.VERIFYING:
+        if reload is None or reload.step is not Step.VERIFYING or reload.tag != event.effect.tag:
             return
         if event.found != event.effect.tag:
-            self.refused(f"the engine calls its weights {event.found!r} after loading {event.effect.tag!r}")
+            self._restore(reload, f"the engine calls its weights {event.found!r} after loading {reload.tag!r}")
         elif reload.live:
             reload.step = Step.RESUMING
             self._agenda.do(do.Resume())
@@ -262,15 +269,10 @@ class Weights:
         if self.reload is not None and self.reload.step is Step.RESUMING:
             self._reloaded(self.reload)
 
-    def refused(self, reason: str) -> None:
-        """The engine holds neither old nor new weights."""
-        self._log(reason)
-        reload, good = self.reload, self.loaded
-        if reload is None or reload.restoring or reload.let_go or good is None:
-            self.broken = reason
-            return
-        reload.restoring = True
-        self._load(reload, good.path, good.tag)
+    def refused(self, event: do.LoadRefused) -> None:
+        reload = self.reload
+        if reload is not None and reload.step is Step.LOADING and reload.tag == event.effect.tag:
+            self._restore(reload, f"weights {reload.tag} were not loaded: {event.reason}")
 
     def failed(self, effect: do.Effect, reason: str) -> None:
         """A step of a reload got no answer: nobody knows what the engine holds."""
@@ -301,8 +303,18 @@ class Weights:
         else:
             self._load(reload, reload.path, tag_of(reload.target))
 
+    def _restore(self, reload: Reload, reason: str) -> None:
+        """The engine holds neither old nor new weights: it gets the last good ones back, or it serves no more."""
+        self._log(reason)
+        good = self.loaded
+        if reload.restoring or reload.let_go or good is None:
+            self.broken = reason
+            return
+        reload.restoring = True
+        self._load(reload, good.path, good.tag)
+
     def _load(self, reload: Reload, path: Path, tag: str) -> None:
-        reload.step, self.touched = Step.LOADING, True
+        reload.step, reload.tag, self.touched = Step.LOADING, tag, True
         self._agenda.do(do.Load(path, tag, flush=not reload.live))
 
     def _reloaded(self, reload: Reload) -> None:

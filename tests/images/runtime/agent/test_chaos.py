@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.images.runtime.agent.chaos import Chaos, Plan, run, summary
 
 
-def test_thousands_of_tasks_outlive_kills_notices_and_failing_services() -> None:
+def test_thousands_of_tasks_outlive_kills_notices_and_failing_services(proved: Callable[[str], None]) -> None:
     total = run(8, Plan(seed=1, groups=250))
-    print(summary(total))
+    proved(summary(total))
     assert total["issued"] == 2_000
     assert total["lost"] == total["silent"] == total["foreign"] == total["untrue"] == 0
     for kind in ("kill", "agent crash", "notice", "stop", "engine crash", "weights", "refused weights", "returned"):

@@ -6,6 +6,7 @@ Nothing may be lost, and nothing may count twice: a sample is one object whoever
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 
@@ -91,7 +92,7 @@ def calls_of(*, notice_seconds: float | None, moment: Moment) -> list[str]:
 @pytest.mark.parametrize("notice_seconds", [None, 5.0], ids=["serving", "draining"])
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_killed_at_any_call_nothing_is_lost_and_nothing_counts_twice(
-    moment: Moment, notice_seconds: float | None
+    moment: Moment, notice_seconds: float | None, proved: Callable[[str], None]
 ) -> None:
     calls = calls_of(notice_seconds=notice_seconds, moment=moment)
     served = {"put", "delete"} if notice_seconds is None else set()
@@ -104,4 +105,4 @@ def test_killed_at_any_call_nothing_is_lost_and_nothing_counts_twice(
         killed += not agent.alive
         check(world)
     assert killed == len(calls)
-    print(f"runtime: killed {moment} each of {killed} calls ({'draining' if notice_seconds else 'serving'}), lost = 0")
+    proved(f"runtime: killed {moment} each of {killed} calls ({'draining' if notice_seconds else 'serving'}), lost = 0")

@@ -233,6 +233,22 @@ def test_weights_refused_in_a_drain_leave_no_sample_behind(world: World) -> None
     assert agent.core.exit_code == BROKEN
 
 
+def test_an_answer_that_comes_while_a_load_is_not_over_is_not_believed(world: World) -> None:
+    """The drain ended the pause; whether this answer is from old weights, new ones, or neither, nobody knows yet."""
+    agent, engine = busy(world, groups=1, seconds=30.0, fetch_seconds=0.1, load_seconds=20.0)
+    world.point_at(current(1))
+    world.run(lambda: agent.core.weights.swapping, limit_seconds=30)
+    world.run_for(2)
+    agent.notice()
+    world.run_for(1)
+    assert not engine.paused
+    engine._finish(sorted(engine.asked)[0])
+    drained(world, agent)
+    published = [effect.sample for effect in agent.performed if isinstance(effect, do.Publish)]
+    assert sorted(published) == [1, 2, 3], "those that ended after the load"
+    assert outcomes(agent) == {"returned": 1}
+
+
 # --- group, router, kubelet -------------------------------------------------------------------------------------------
 
 

@@ -519,6 +519,7 @@ def test_a_task_is_complete_when_every_sample_is_stored_and_not_when_nothing_run
     (publish,) = [effect for effect in agent.performed if isinstance(effect, do.Publish)]
     agent.tell(do.Crashed("Depth", "KeyError: a mistake"))
     engine._finish(second)
+    assert len([effect for effect in agent.performed if isinstance(effect, do.Publish)]) == 1
     agent.tell(do.Published(publish.lease, publish.sample, new=True))
     world.run(lambda: not agent.alive, limit_seconds=30)
     assert outcomes(agent) == {"returned": 1}

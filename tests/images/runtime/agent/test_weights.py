@@ -10,7 +10,7 @@ import pytest
 from moerl_runtime.agent import effects as do
 from moerl_runtime.agent.core import BROKEN
 from moerl_runtime.agent.states import State
-from moerl_runtime.agent.weights import tag_of, version_of
+from moerl_runtime.agent.weights import Step, tag_of, version_of
 from moerl_runtime.protocol import Attempt, Current
 from tests.images.runtime.agent.simulation import BASE, QUEUES, SETTINGS, Agent, Engine, World, current
 from tests.images.runtime.agent.test_serving import outcomes, sample_of, served
@@ -202,6 +202,21 @@ def test_an_engine_that_takes_neither_new_nor_old_weights_ends_its_agent(world: 
     assert world.sqs.visible(QUEUES.tasks) == 1
 
 
+def test_an_answer_of_an_engine_that_is_not_believed_any_more_is_not_stored(world: World) -> None:
+    world.point_at(current(1))
+    world.issue(0)
+    engine = Engine(world, seconds=lambda: 1e5)
+    agent = Agent(world, engine)
+    world.run_for(30)
+    engine.bad_paths |= {"/models/00000100000002", "/models/00000100000001"}
+    world.point_at(current(2))
+    world.run(lambda: agent.core.exit_code == BROKEN, limit_seconds=60)
+    engine.paused = False
+    engine._finish(sorted(engine.asked)[0])
+    world.run_for(1)
+    assert not [effect for effect in agent.performed if isinstance(effect, do.Publish)]
+
+
 def test_a_load_that_claims_success_under_another_name_is_not_believed(world: World) -> None:
     engine = Engine(world)
     agent = Agent(world, engine)
@@ -284,6 +299,32 @@ def test_a_group_serves_when_every_pod_is_there_and_loads_when_every_node_has_th
     agent.tell(do.Reported(2, current(1)))
     world.run_for(10)
     assert engine.tag == "00000100000001"
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["it ends well", "it is refused"])
+def test_a_load_that_was_given_up_says_nothing_about_the_next_one(world: World, refused: bool) -> None:
+    engine = Engine(world)
+    agent = Agent(world, engine, settings=replace(SETTINGS, group_size=2), fetch_seconds=0.1, load_seconds=20.0)
+    agent.tell(do.Reported(1, None))
+    world.run_for(8)
+    world.point_at(current(1))
+    agent.tell(do.Reported(1, current(1)))
+    world.run(lambda: agent.core.weights.swapping, limit_seconds=30)
+    (first,) = [effect for effect in agent.performed if isinstance(effect, do.Load)]
+    agent.tell(do.Reported(1, current(1), engine=False))
+    world.point_at(current(2))
+    agent.tell(do.Reported(1, None))
+    world.run_for(9)
+    agent.tell(do.Reported(1, None, reason="version 1 was pruned"))
+    agent.tell(do.Reported(1, current(2)))
+    world.run(lambda: agent.core.weights.swapping, limit_seconds=30)
+    reload = agent.core.weights.reload
+    assert reload is not None
+    agent.tell(do.LoadRefused(first, "rolling back") if refused else do.Done(first))
+    assert (reload.step, reload.restoring, agent.core.weights.broken) == (Step.LOADING, False, None)
+    agent.tell(do.Reported(1, current(2)))
+    world.run(lambda: agent.core.view.ready, limit_seconds=60)
+    assert agent.metrics.value("moerl_agent_weight_version") == 2
 
 
 def test_a_followers_lost_engine_is_the_groups(world: World) -> None:
