@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from moerl_runtime.image.capabilities import CAPABILITIES_FILE, Capabilities
-from moerl_runtime.image.capabilities import read as read_capabilities
 
 from infra.catalog import CATALOG
 from infra.catalog.software import Software
 from infra.config.image_arguments import CAPABILITIES, CHECKOUTS, CONTEXT, image_arguments, unresolved_arguments
+from moerl_runtime.image.capabilities import CAPABILITIES_FILE, Capabilities
+from moerl_runtime.image.capabilities import read as read_capabilities
 from tests.images import dockerfiles
 from tests.images.dockerfiles import ROOT, SCRIPTS, code, faults, parse, shell
 

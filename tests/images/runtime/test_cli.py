@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+
 from moerl_runtime import cli
 
 

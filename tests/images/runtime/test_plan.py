@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from moerl_runtime import plan
-from moerl_runtime.faults import InputFault
 
 from k8s.charts.run_config import PLAN_FILE, objects
 from k8s.names import RUN_CONFIG_PATH
+from moerl_runtime import plan
+from moerl_runtime.faults import InputFault
 from tests.shipped import plan_of
 
 ENVIRONMENTS = ("reference-p5en", "starter-p5en", "p5", "p6-b200")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from moerl_runtime import protocol
 from moerl_runtime.faults import InputFault
 from moerl_runtime.protocol import Attempt, Current, DeadLetter, ResultMessage, Sample, TaskMessage, TaskPayload

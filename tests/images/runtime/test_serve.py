@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import urllib3
+
 from moerl_runtime.faults import InputFault
 from moerl_runtime.serve import BODY_BYTES_MAX, Answer, Request, address, serving
 

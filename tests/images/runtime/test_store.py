@@ -9,6 +9,7 @@ from email.utils import format_datetime
 
 import pytest
 from botocore.exceptions import ClientError
+
 from moerl_runtime import store
 
 BUCKET = "moerl-test"

@@ -11,13 +11,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from moerl_runtime.image.capabilities import Capabilities, DeepEp
-from moerl_runtime.image.contracts import DISTRIBUTIONS, ENGINE_ROUTES, EXTENSION_POINTS, TOOLS, ExtensionPoint
-from moerl_runtime.image.observed import Contract, Observed, Output
-
 from infra.catalog import CATALOG
 from infra.catalog.software import Software
 from infra.config.image_arguments import CAPABILITIES, CHECKOUTS, image_arguments, unresolved_arguments
+from moerl_runtime.image.capabilities import Capabilities, DeepEp
+from moerl_runtime.image.contracts import DISTRIBUTIONS, ENGINE_ROUTES, EXTENSION_POINTS, TOOLS, ExtensionPoint
+from moerl_runtime.image.observed import Contract, Observed, Output
 
 PLUGIN = "/opt/amazon/ofi-nccl/lib/libnccl-net-ofi.so"
 VERBS = "/opt/amazon/efa/lib/libibverbs.so.1"

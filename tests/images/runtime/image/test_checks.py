@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from infra.catalog import CATALOG
+from infra.catalog.software import Software
 from moerl_runtime.image.capabilities import Capabilities
 from moerl_runtime.image.checks import check_image
 from moerl_runtime.image.contracts import EXTENSION_POINTS
 from moerl_runtime.image.observed import Contract, Observed, Output
 from moerl_runtime.preflight.check import Check, exit_code, failed
-
-from infra.catalog import CATALOG
-from infra.catalog.software import Software
 from tests.images.runtime.image import outputs
 from tests.images.runtime.image.outputs import NCCL, PLUGIN, VERBS, done, exports, good, probed, wanted
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moerl_runtime import cli
-from moerl_runtime.image import cli as image_cli
 
 from infra.catalog import CATALOG
 from infra.config.image_arguments import CAPABILITIES, image_arguments
+from moerl_runtime import cli
+from moerl_runtime.image import cli as image_cli
 from tests.images.runtime.image.outputs import good, wanted
 
 

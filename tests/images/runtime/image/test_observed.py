@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from infra.catalog.software import Software
 from moerl_runtime.image import observed
 from moerl_runtime.image.capabilities import Capabilities
 from moerl_runtime.image.checks import check_image
 from moerl_runtime.image.contracts import ENGINE_ROUTES, EXTENSION_POINTS
 from moerl_runtime.image.observed import GDRDRV_FILES, Observed, Output, loaded, observe, programs
 from moerl_runtime.preflight.check import failed
-
-from infra.catalog.software import Software
 from tests.images.runtime.image.outputs import wanted
 
 GDA = wanted("efa-gda")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -366,7 +367,9 @@ def test_samples_must_be_allowed_to_be_one_version_old() -> None:
         Limits(batch=1, staleness=0)
 
 
-def test_two_hundred_groups_through_losses_duplicates_and_a_resume_are_trained_on_once_each(aws: Bed) -> None:
+def test_two_hundred_groups_through_losses_duplicates_and_a_resume_are_trained_on_once_each(
+    aws: Bed, proved: Callable[[str], None]
+) -> None:
     """The whole core with agents in threads: every prompt is trained on exactly once, or is dead with a reason."""
     batch, samples, steps, killed_after, save_every = 10, 2, 20, 9, 4
     fates = ("lose-result", "lose-task", "twice", "half", "die")
@@ -375,7 +378,7 @@ def test_two_hundred_groups_through_losses_duplicates_and_a_resume_are_trained_o
     saved_step, reissued, duplicates = -1, 0.0, 0.0
     for number in (3, 4):
         attempt = Attempt(run=ATTEMPT.run, number=number)
-        limits = Limits(batch=batch, dead_share_max=0.5)
+        limits = Limits(batch=batch, staleness=2, dead_share_max=0.5)
         ledger = Ledger(samples=samples, window=limits.window, reissue_seconds=0.3)
         if state is not None:
             ledger.restore(state)
@@ -412,7 +415,7 @@ def test_two_hundred_groups_through_losses_duplicates_and_a_resume_are_trained_o
     assert len(gone) == state["counters"]["dead"] > 0, "only what an agent gave up is missing"
     assert reissued > 0
     assert duplicates > 0
-    print(
+    proved(
         f"runtime: trainer core: {len(positions)} groups trained on once each, {reissued:.0f} issued again,"
         f" {duplicates:.0f} samples delivered twice, {len(gone)} dead, 1 resume, 0 lost"
     )
