@@ -1,4 +1,4 @@
-"""The AWS CRT's S3 client: parts in parallel in native threads, several times what Python threads reach on a big node."""
+"""The AWS CRT's S3 client: parts in parallel in native threads, where Python's lock does not hold them up."""
 
 from __future__ import annotations
 
