@@ -10,21 +10,21 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, TimeoutError
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
+from moerl_runtime.smoke.engine_generation import ABORTED, ABORTED_QUEUED, Generation, aborted
+from moerl_runtime.smoke.engine_locks import UpdateLock
 from moerl_runtime.smoke.engine_metrics import Histogram
-from moerl_runtime.smoke.engine_request import Prompt, Sampling
+from moerl_runtime.smoke.engine_request import Prompt
 from moerl_runtime.smoke.engine_settings import EngineSettings
 from moerl_runtime.smoke.stepper import Stepper, Turn
 
 PauseMode = Literal["abort", "retract", "in_place"]
 
-ABORTED, ABORTED_QUEUED = "Aborted", "Abort in waiting queue"
 FORWARDED_TOKENS = 50
 """Tokens that the scheduler hands on at once for an answer that is not streamed."""
 
@@ -39,90 +39,6 @@ class QueueFull(Exception):
 
 class DuplicateRid(Exception):
     """400: a live request has that rid."""
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class Generation:
-    """One answer in the making. Guarded by the engine's lock."""
-
-    rid: str
-    prompt: tuple[int, ...]
-    sampling: Sampling
-    stream: bool
-    changed: threading.Condition
-    submitted: float
-    tokens: list[int] = field(default_factory=list)
-    log_probs: list[float] = field(default_factory=list)
-    token_versions: list[str] = field(default_factory=list)
-    """Of each token: the weights that made it."""
-    finish: dict[str, Any] | None = None
-    version: str | None = None
-    """The engine's tag when the last output was processed."""
-    finished: float | None = None
-    retractions: int = 0
-    queued_abort: bool = False
-    ending: bool = False
-    """Aborted while running: it ends with the next step."""
-    refused: bool = False
-    """Aborted before the scheduler had it (0.5.17): 499 once it gets through the gate."""
-    overflow: bool = False
-    """Back in the queue after a retraction, and the queue is full: 503."""
-
-    @property
-    def spans(self) -> list[dict[str, Any]]:
-        """{version, start, end} over the answer's tokens."""
-        found: list[dict[str, Any]] = []
-        for position, version in enumerate(self.token_versions):
-            if found and found[-1]["version"] == version:
-                found[-1]["end"] = position + 1
-            else:
-                found.append({"version": version, "start": position, "end": position + 1})
-        return found
-
-    @property
-    def over(self) -> bool:
-        return self.finish is not None or self.overflow
-
-
-class UpdateLock:
-    """Requests read, updates write. A writer waits for all readers, and new readers wait behind a waiting writer."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._readers = 0
-        self._writers = 0
-        self._written = False
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        with self._changed:
-            self._changed.wait_for(lambda: not self._writers)
-            self._readers += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._readers -= 1
-                self._changed.notify_all()
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        with self._changed:
-            self._writers += 1
-            self._changed.wait_for(lambda: not self._readers and not self._written)
-            self._written = True
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._writers -= 1
-                self._written = False
-                self._changed.notify_all()
-
-    def wait_unread(self, seconds: float) -> bool:
-        """Whether nobody reads, at the latest after `seconds`."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._readers, seconds)
 
 
 class Engine:
@@ -447,7 +363,7 @@ class Engine:
     def _finish(self, generation: Generation, token: int) -> dict[str, Any] | None:
         sampling = generation.sampling
         if generation.ending:
-            return _aborted(ABORTED)
+            return aborted(ABORTED)
         if len(generation.tokens) >= sampling.min_new_tokens:
             if token in sampling.stop_tokens or (token == self._stepper.eos and not sampling.ignore_eos):
                 return {"type": "stop", "matched": token}
@@ -473,7 +389,7 @@ class Engine:
         del generation.tokens[kept:], generation.log_probs[kept:], generation.token_versions[kept:]
         generation.queued_abort = True
         generation.version = self.weight_version
-        generation.finish = _aborted(ABORTED_QUEUED)
+        generation.finish = aborted(ABORTED_QUEUED)
         generation.finished = self._clock()
         generation.changed.notify_all()
 
@@ -581,7 +497,3 @@ class Engine:
             "cache_hit_rate": 0.0,
             "utilization": len(self._running) / self._settings.running_requests_max,
         }
-
-
-def _aborted(message: str) -> dict[str, Any]:
-    return {"type": "abort", "message": message, "status_code": None, "err_type": None}

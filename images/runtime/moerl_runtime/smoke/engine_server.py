@@ -18,24 +18,22 @@ from __future__ import annotations
 
 import hmac
 import json
-import select
-import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs
 
 from moerl_runtime import serve
 from moerl_runtime.smoke import engine_metrics
-from moerl_runtime.smoke.engine_core import DuplicateRid, Engine, EngineDead, Generation, QueueFull
-from moerl_runtime.smoke.engine_request import BadRequest, GenerateRequest, Malformed, UnknownParameter, parse
+from moerl_runtime.smoke.engine_answers import answer_of, event_of_error, first_shape, second_shape
+from moerl_runtime.smoke.engine_core import DuplicateRid, Engine, QueueFull
+from moerl_runtime.smoke.engine_generation import Generation
+from moerl_runtime.smoke.engine_http import ClientGone, Listener, handler_class
+from moerl_runtime.smoke.engine_request import GenerateRequest, Malformed, parse
 from moerl_runtime.smoke.engine_settings import EngineSettings
 from moerl_runtime.smoke.stepper import Stepper
 
-BACKLOG = 512
 DISCONNECT_TOKENS = 50
 """A request that does not stream looks for its client so often."""
 OPEN_PATHS = ("/health", "/health_generate", "/metrics", "/ping")
@@ -52,10 +50,6 @@ CONTROL_PATHS = frozenset(
     }
 )
 PAUSE_MODES = ("abort", "retract", "in_place")
-
-
-class ClientGone(Exception):
-    """The caller closed its connection."""
 
 
 class EngineServer:
@@ -102,6 +96,10 @@ class EngineServer:
         wanted = admin if admin and path in CONTROL_PATHS else api
         return wanted is None or hmac.compare_digest(authorization.encode(), f"Bearer {wanted}".encode())
 
+    def steers(self, path: str) -> bool:
+        """Whether `control` answers it."""
+        return path in CONTROL_PATHS
+
     # --- generation ---
 
     def parse(self, body: Any) -> GenerateRequest:
@@ -134,13 +132,13 @@ class EngineServer:
         try:
             generations = self.engine.register(request.prompts, stream=True)
         except DuplicateRid as error:
-            yield _event_of_error(400, second_shape(f"Duplicate request id: {error}"))
+            yield event_of_error(400, second_shape(f"Duplicate request id: {error}"))
         else:
             with self._admitted(generations) as refused:
                 if refused is None:
                     yield from self._events(generations, request, gone)
                 else:
-                    yield _event_of_error(*refused)
+                    yield event_of_error(*refused)
         yield "[DONE]"
 
     def _events(
@@ -155,7 +153,7 @@ class EngineServer:
                     if gone():
                         raise ClientGone
                     if generation.overflow:
-                        yield _event_of_error(503, first_shape("The request queue is full.", 503))
+                        yield event_of_error(503, first_shape("The request queue is full.", 503))
                     elif count > seen[index] or over:
                         start = seen[index] if self.settings.incremental_streaming_output else 0
                         if over and generation.queued_abort:
@@ -201,63 +199,9 @@ class EngineServer:
                 self.engine.abort_these(batch)
                 raise ClientGone
 
-    def _answer(
-        self,
-        generation: Generation,
-        request: GenerateRequest,
-        *,
-        start: int = 0,
-        end: int | None = None,
-        over: bool = True,
-    ) -> dict[str, Any]:
-        end = len(generation.tokens) if end is None else end
-        tokens, finish = generation.tokens[:end], generation.finish if over else None
-        meta: dict[str, Any] = {
-            "id": generation.rid,
-            "finish_reason": finish,
-            "weight_version": generation.version or self.engine.weight_version,
-            "completion_tokens": len(tokens),
-        }
-        if not generation.queued_abort:
-            meta |= {
-                "prompt_tokens": len(generation.prompt),
-                "cached_tokens": 0,
-                "reasoning_tokens": 0,
-                "num_retractions": generation.retractions,
-            }
-        if over and self.settings.spans:
-            meta["weight_versions"] = spans = generation.spans
-            if spans:
-                meta["weight_version"] = spans[-1]["version"]
-        if over and generation.finished is not None:
-            meta["e2e_latency"] = generation.finished - generation.submitted
-        if request.log_probs:
-            made = [
-                [log_prob, token, self._stepper.decode([token]) if request.token_texts else None]
-                for token, log_prob in zip(tokens, generation.log_probs, strict=False)
-            ]
-            meta |= {
-                "input_token_logprobs": [],
-                "output_token_logprobs": made[start:],
-                "output_token_logprobs_length": len(made),
-            }
-        answer: dict[str, Any] = {
-            "text": self._text(generation, tokens[start:], finish),
-            "output_ids": tokens[start:],
-            "meta_info": meta,
-        }
-        if request.prompt_tokens:
-            answer["prompt_token_ids"] = list(generation.prompt)
-        return answer
-
-    def _text(self, generation: Generation, tokens: list[int], finish: Mapping[str, Any] | None) -> str:
-        """Without what it stopped at, unless no_stop_trim."""
-        matched = finish["matched"] if finish and finish["type"] == "stop" else None
-        if matched is None or not generation.sampling.trim_stop:
-            return self._stepper.decode(tokens)
-        if isinstance(matched, int):
-            return self._stepper.decode(tokens[:-1])
-        return self._stepper.decode(tokens).partition(matched)[0]
+    def _answer(self, generation: Generation, request: GenerateRequest, **part: Any) -> dict[str, Any]:
+        version, spans = self.engine.weight_version, self.settings.spans
+        return answer_of(generation, request, self._stepper, served_version=version, spans=spans, **part)
 
     # --- control ---
 
@@ -371,22 +315,6 @@ class EngineServer:
         )
 
 
-def first_shape(message: str, status: int) -> dict[str, Any]:
-    """SGLang's error body for what its framework refuses, and for 503."""
-    kind = "Bad Request" if status == 400 else str(status)
-    return {"object": "error", "message": message, "type": kind, "param": None, "code": status}
-
-
-def second_shape(message: str) -> dict[str, Any]:
-    """SGLang's error body for what its own checks refuse."""
-    return {"error": {"message": message}}
-
-
-def _event_of_error(status: int, body: Mapping[str, Any]) -> str:
-    message = body["error"]["message"] if "error" in body else body["message"]
-    return json.dumps({"error": {"message": message, "type": "error", "code": status, "retryable": False}})
-
-
 def _object(body: Any, **kinds: type) -> Mapping[str, Any]:
     """The body, of which the named fields have these types or are null. Others are ignored."""
     if not isinstance(body, dict):
@@ -417,7 +345,7 @@ def serving(
     host, port = serve.address(listen)
     engine = Engine(stepper, settings, clock=clock, on_crash=on_crash)
     routes = EngineServer(engine, stepper, settings, clock)
-    with _Listener((host, port), _handler_class(routes)) as listener:
+    with Listener((host, port), handler_class(routes)) as listener:
         thread = threading.Thread(target=listener.serve_forever, args=(0.05,), name="http", daemon=True)
         engine.start()
         thread.start()
@@ -427,135 +355,3 @@ def serving(
             engine.close()
             listener.shutdown()
             thread.join()
-
-
-class _Listener(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = BACKLOG
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hangs up is no event."""
-
-
-def _handler_class(routes: EngineServer) -> type[BaseHTTPRequestHandler]:
-    class Served(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
-
-        def do_GET(self) -> None:
-            self._serve()
-
-        def do_POST(self) -> None:
-            self._serve()
-
-        def do_PUT(self) -> None:
-            self._serve()
-
-        def log_message(self, format: str, *arguments: object) -> None:
-            """Requests are counted, not logged."""
-
-        def _serve(self) -> None:
-            path, _, query = self.path.partition("?")
-            length = int(self.headers.get("Content-Length") or 0)
-            raw = self.rfile.read(length) if length else b""
-            try:
-                self._route(path, parse_qs(query), raw)
-            except (EngineDead, ClientGone, BrokenPipeError, ConnectionResetError):
-                self.close_connection = True
-            except Malformed as error:
-                self._json(400, first_shape(str(error), 400))
-            except BadRequest as error:
-                self._json(400, second_shape(str(error)))
-            except DuplicateRid as error:
-                self._json(400, second_shape(f"Duplicate request id: {error}"))
-            except UnknownParameter as error:
-                self._json(500, first_shape(str(error), 500))
-
-        def _route(self, path: str, query: Mapping[str, list[str]], raw: bytes) -> None:
-            if routes.engine.closed:
-                raise EngineDead
-            if not routes.allowed(path, self.headers.get("Authorization", "")):
-                self._json(401, {"error": "Unauthorized"})
-            elif path == "/ping":
-                self._bytes(200, b"", "text/plain")
-            elif path in ("/health", "/health_generate"):
-                probe = path == "/health_generate" or routes.settings.health_generation
-                self._bytes(200 if routes.healthy(probe=probe) else 503, b"", "text/plain")
-            elif path == "/metrics" and routes.settings.enable_metrics:
-                self._bytes(200, routes.metrics().encode(), "text/plain; version=0.0.4; charset=utf-8")
-            elif path in ("/model_info", "/get_model_info"):
-                self._json(200, routes.model_info())
-            elif path in ("/server_info", "/get_server_info"):
-                self._json(200, routes.server_info())
-            elif path == "/v1/loads":
-                form = query.get("format", ["json"])[0]
-                kind = "text/plain" if form == "prometheus" else "application/json"
-                self._bytes(200, routes.loads(form).encode(), kind)
-            elif path == "/generate" and self.command != "GET":
-                self._generate(_decoded(raw))
-            elif path in CONTROL_PATHS:
-                status, body = routes.control(path, query, _decoded(raw) if path != "/flush_cache" else None)
-                if body is None or isinstance(body, str):
-                    self._bytes(status, (body or "").encode(), "text/plain")
-                else:
-                    self._json(status, body)
-            else:
-                self._json(404, {"detail": "Not Found"})
-
-        def _generate(self, body: Any) -> None:
-            try:
-                request = routes.parse(body)
-            except BadRequest as error:
-                if not body.get("stream"):
-                    raise
-                self._stream(iter((_event_of_error(400, second_shape(str(error))), "[DONE]")))
-                return
-            if request.stream:
-                self._stream(routes.stream(request, self._gone))
-            else:
-                self._json(*routes.generate(request, self._gone))
-
-        def _stream(self, events: Iterator[str]) -> None:
-            """The status is 200 whatever happens: errors are events."""
-            self.send_response(200)
-            self.send_header("Content-Type", "text/event-stream")
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
-            for event in events:
-                self._chunk(f"data: {event}\n\n")
-            self._chunk("")
-
-        def _gone(self) -> bool:
-            """Whether the client closed its side: readable and at its end."""
-            readable, _, _ = select.select([self.connection], [], [], 0)
-            if not readable:
-                return False
-            try:
-                return not self.connection.recv(1, socket.MSG_PEEK)
-            except OSError:
-                return True
-
-        def _json(self, status: int, body: Any) -> None:
-            self._bytes(status, json.dumps(body).encode(), "application/json")
-
-        def _bytes(self, status: int, body: bytes, content_type: str) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", content_type)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def _chunk(self, text: str) -> None:
-            data = text.encode()
-            self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
-            self.wfile.flush()
-
-    return Served
-
-
-def _decoded(raw: bytes) -> Any:
-    try:
-        return json.loads(raw)
-    except ValueError as error:
-        raise Malformed("the body is not JSON") from error

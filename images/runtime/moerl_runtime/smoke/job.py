@@ -35,6 +35,7 @@ def plan_for(plan: Node, pool: str | None) -> dict[str, Any]:
     work = document["workload"]
     work["files"]["serving"] = SERVING
     work["cpu_workers"] = []
+    work["batch"] |= {"groups": GROUPS, "staleness_versions": STALENESS, "window_groups": GROUPS * STALENESS}
     for rollout in work["rollouts"]:
         if rollout["pool"] == pool:
             rollout["pods"]["pods_per_group"] = 1

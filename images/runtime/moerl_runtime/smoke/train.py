@@ -131,7 +131,6 @@ def _parsed(written: Sequence[str]) -> Namespace:
         "rollout_batch_size": job.GROUPS,
         "n_samples_per_prompt": job.SAMPLES,
         "global_batch_size": job.GROUPS * job.SAMPLES,
-        "max_weight_staleness": job.STALENESS,
         "rollout_seed": job.PROMPT_SEED,
         "rollout_shuffle": True,
         "rollout_temperature": 1.0,
