@@ -120,3 +120,45 @@ def test_imports_run_one_way(name: str) -> None:
 )
 def test_the_search_finds_what_it_looks_for(source: str) -> None:
     assert list(outside(ast.parse(source)))
+
+
+RUNTIME = ROOT / "images" / "runtime" / "moerl_runtime"
+AT_IMPORT = frozenset({"awscrt", "boto3", "botocore", "s3transfer", "urllib3"})
+"""boto3 and what it is made of: the runtime starts in pods that never touch a GPU, and in images of three stacks."""
+WITH_TORCH = ("smoke/",)
+"""Parts that are nothing without torch; the command line imports them last."""
+WHERE_USED = frozenset({"deep_ep", "numpy", "torch"})
+
+
+def runtime_modules() -> list[Path]:
+    found = sorted(RUNTIME.rglob("*.py"))
+    assert len(found) > 80
+    return found
+
+
+def at_import(tree: ast.Module) -> Iterator[str]:
+    for statement in tree.body:
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            yield from imports(statement)
+
+
+def test_the_runtime_is_handed_its_numbers() -> None:
+    """It imports nothing that makes plans or manifests, and its command line alone reads the environment."""
+    wrong = []
+    for path in runtime_modules():
+        tree, name = parsed(path), str(path.relative_to(RUNTIME))
+        wrong += [f"{name} imports {imported}" for imported in imports(tree) if first_party(imported)]
+        wrong += [f"{name}:{look}" for look in outside(tree) if "os." in look and name != "cli.py"]
+    assert wrong == []
+
+
+def test_the_runtime_imports_boto3_and_the_standard_library() -> None:
+    wrong = []
+    for path in runtime_modules():
+        tree, name = parsed(path), str(path.relative_to(RUNTIME))
+        first = {imported.partition(".")[0] for imported in at_import(tree)} - STDLIB - {"moerl_runtime"}
+        later = {imported.partition(".")[0] for imported in imports(tree)} - STDLIB - {"moerl_runtime"} - first
+        allowed = AT_IMPORT | (WHERE_USED if name.startswith(WITH_TORCH) else frozenset())
+        wrong += [f"{name} imports {top} at import" for top in sorted(first - allowed)]
+        wrong += [f"{name} imports {top}" for top in sorted(later - AT_IMPORT - WHERE_USED)]
+    assert wrong == []
