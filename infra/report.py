@@ -141,6 +141,13 @@ def _job(plan: Plan) -> Table:
             f" {rollout.backend}; about {engine.gpu_memory_gib:.0f} GiB a GPU before KV cache",
         )
         table.add_row("  one lost node", f"takes {rollout.lost_with_one_node} node(s) out of service")
+    batch, busy = workload.batch, sum(rollout.engines_busy for rollout in workload.rollouts)
+    engines_max = sum(rollout.geometry.engines_max for rollout in workload.rollouts)
+    table.add_row(
+        "batch",
+        f"{batch.groups} groups of {workload.rollouts[0].engine.samples_per_task} samples a step; {batch.window_groups}"
+        f" groups, {batch.staleness_versions} batches, are out at once and keep {busy} of {engines_max} engines busy",
+    )
     table.add_row("experts over EFA", ", ".join(workload.experts_over_efa) or "none: no expert group leaves its node")
     return table
 

@@ -6,6 +6,7 @@ Expressions are PromQL over the names in `k8s.metrics` and nothing else; numbers
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Any, Literal
 
 from infra.config.plan import Plan
@@ -16,12 +17,13 @@ Severity = Literal["critical", "warning"]
 REWARD_NEAR_ZERO = 0.01
 REPETITION_SHARE, TRUNCATED_SHARE = 0.3, 0.9
 """Where Miles' own verification saw a lost reduction (repetition 0.3 to 0.8, reward 0)."""
-STALE_VERSIONS = 2
-"""Versions that an engine may lag behind; samples older than that are not trained on."""
 TASK_AGE_SECONDS = 3_600
 STEP_SECONDS = 3_600
+"""Without the save that a step may end with."""
+RDMA_MINUTES = 10
 TRAINING_SHARE = 0.2
-"""Of ten minutes, so that a run which mostly waits for samples does not count as one that should send."""
+"""Of the time that RDMA is counted over, so that a run which mostly waits for samples does not count as one that should
+send."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +47,9 @@ class Alert:
         }
 
 
-def outcome_alerts(_plan: Plan) -> tuple[Alert, ...]:
-    """Whether what is trained on makes sense."""
+def outcome_alerts(plan: Plan) -> tuple[Alert, ...]:
+    """Whether what is trained on makes sense. Engines may lag as far behind as samples that are still trained on."""
+    stale = plan.workload.batch.staleness_versions
     return (
         Alert(
             name="MoerlRewardNearZero",
@@ -75,7 +78,7 @@ def outcome_alerts(_plan: Plan) -> tuple[Alert, ...]:
         Alert(
             name="MoerlWeightVersionMix",
             expression="max(moerl_agent_weight_version)"
-            f" - min(moerl_agent_weight_version and on (pod) moerl_agent_ready == 1) > {STALE_VERSIONS}",
+            f" - min(moerl_agent_weight_version and on (pod) moerl_agent_ready == 1) > {stale}",
             lasts="15m",
             severity="warning",
             summary="Engines that take tasks are {{ $value }} versions apart.",
@@ -83,7 +86,7 @@ def outcome_alerts(_plan: Plan) -> tuple[Alert, ...]:
         ),
         Alert(
             name="MoerlWeightsNotTaken",
-            expression=f"max(moerl_trainer_weight_version) - max(moerl_agent_weight_version) > {STALE_VERSIONS}",
+            expression=f"max(moerl_trainer_weight_version) - max(moerl_agent_weight_version) > {stale}",
             lasts="15m",
             severity="critical",
             summary="The whole fleet is {{ $value }} versions behind what the trainer published.",
@@ -116,7 +119,8 @@ def progress_alerts(plan: Plan) -> tuple[Alert, ...]:
         ),
         Alert(
             name="MoerlStepStalled",
-            expression=f"time() - max(moerl_trainer_step_started_timestamp_seconds) > {STEP_SECONDS}",
+            expression=f"time() - max(moerl_trainer_step_started_timestamp_seconds)"
+            f" > {STEP_SECONDS + plan.workload.trainer.save_seconds_max}",
             lasts="5m",
             severity="critical",
             summary="The step in work began {{ $value | humanizeDuration }} ago.",
@@ -165,11 +169,13 @@ def fabric_alerts(plan: Plan) -> tuple[Alert, ...]:
     trainer = plan.workload.trainer
     alerts = []
     if trainer.workers > 1 and plan.pool(trainer.pool).efa_per_node:
+        # The phase `train` includes Megatron's own save, which sends nothing: the longest one must not fill the window.
+        minutes = max(RDMA_MINUTES, ceil(trainer.save_seconds_max / 60) + 1)
         alerts.append(
             Alert(
                 name="MoerlEfaSilentTrainer",
-                expression=f"{_rdma_rate(trainer.pool)} == 0"
-                f' and on () max(avg_over_time(moerl_trainer_phase{{phase="train"}}[10m])) > {TRAINING_SHARE}',
+                expression=f"{_rdma_rate(trainer.pool, minutes)} == 0"
+                f' and on () max(avg_over_time(moerl_trainer_phase{{phase="train"}}[{minutes}m])) > {TRAINING_SHARE}',
                 lasts="5m",
                 severity="critical",
                 summary="{{ $labels.node }} trains and sends nothing by RDMA.",
@@ -181,7 +187,7 @@ def fabric_alerts(plan: Plan) -> tuple[Alert, ...]:
             alerts.append(
                 Alert(
                     name="MoerlEfaSilentEngine",
-                    expression=f"{_rdma_rate(rollout.pool)} == 0"
+                    expression=f"{_rdma_rate(rollout.pool, RDMA_MINUTES)} == 0"
                     f' and on (node) sum by (node) (sglang:num_running_reqs{{pool="{rollout.pool}"}}) > 0',
                     lasts="5m",
                     severity="critical",
@@ -223,9 +229,9 @@ def groups(plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-def _rdma_rate(pool: str) -> str:
+def _rdma_rate(pool: str, minutes: int) -> str:
     """Bytes a second that each node of the pool moves by RDMA on its own account."""
     return (
-        f'sum by (node) (rate(node_amazonefa_rdma_write_bytes{{pool="{pool}"}}[10m])'
-        f' + rate(node_amazonefa_rdma_read_bytes{{pool="{pool}"}}[10m]))'
+        f'sum by (node) (rate(node_amazonefa_rdma_write_bytes{{pool="{pool}"}}[{minutes}m])'
+        f' + rate(node_amazonefa_rdma_read_bytes{{pool="{pool}"}}[{minutes}m]))'
     )

@@ -58,7 +58,7 @@ class EnginePlan:
     """Of GPU memory, for weights and KV cache."""
     samples_per_task: int
     tasks_max: int
-    """Tasks that the agent leases at once, and the queue length per engine that the fleet scales on."""
+    """Tasks that the agent leases at once."""
     engines_min: int
     """Engines on the nodes that the pool always has."""
     drain_budget_seconds: int
@@ -85,11 +85,16 @@ def engine_plan(
         dispatch_tokens_per_rank=dispatch,
         memory_fraction=_memory_fraction(pool, geometry, chunk=chunk, running=running, buffer_gib=buffer_gib),
         samples_per_task=SAMPLES_PER_TASK,
-        tasks_max=running * groups // SAMPLES_PER_TASK,
+        tasks_max=tasks_max(geometry),
         engines_min=pool.size.min * per_node if per_node else pool.size.min // geometry.nodes_per_engine,
         drain_budget_seconds=DRAIN_BUDGET_SECONDS,
         grace_seconds=GRACE_SECONDS,
     )
+
+
+def tasks_max(geometry: RolloutGeometry) -> int:
+    """Tasks whose samples one engine generates at the same time."""
+    return RUNNING_REQUESTS_PER_ATTENTION_GROUP * geometry.nodes_per_engine // SAMPLES_PER_TASK
 
 
 def dispatch_tokens(model: Model, geometry: RolloutGeometry) -> int:

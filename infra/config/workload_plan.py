@@ -10,6 +10,7 @@ from types import MappingProxyType
 from infra.catalog import Catalog
 from infra.catalog.transport_variables import variables
 from infra.config.backend import A2aBackend, Dispatcher, a2a_backend, dispatcher
+from infra.config.batch_plan import BatchPlan, batch_plan, engines_busy, queue_length
 from infra.config.engine_plan import EnginePlan, engine_plan
 from infra.config.environment import Environment, PoolRole
 from infra.config.geometry import (
@@ -85,6 +86,10 @@ class RolloutPlan:
     backend: A2aBackend
     lost_with_one_node: int
     """Nodes that stop serving when one is reclaimed: the whole engine."""
+    queue_length: int
+    """Tasks in the queue for each engine that KEDA starts."""
+    engines_busy: int
+    """Engines that the trainer's window starts, of `geometry.engines_max`."""
     engine: EnginePlan
     dispatch: DispatchNeeds | None
     """Floors of its expert traffic; None where it has none over EFA or none is published."""
@@ -104,6 +109,7 @@ class WorkloadPlan:
     no_checkpoint: bool
     cuda_archs: tuple[str, ...]
     trainer: TrainerPlan
+    batch: BatchPlan
     rollouts: tuple[RolloutPlan, ...]
     cpu_workers: tuple[CpuWorkerPlan, ...]
     router: bool
@@ -129,9 +135,13 @@ def workload_plan(environment: Environment, pools: tuple[PoolPlan, ...], catalog
     checkpoint_gib = (
         model.total_params_b * 1e9 * (BF16_BYTES + OPTIMIZER_BYTES * written.trainer.save_optimizer) / 2**30
     )
+    fleet = [
+        rollout_geometry(written.rollout, model, nodes=pool.size.max, gpus_per_node=pool.gpus_per_node)
+        for pool in by_role["rollout"]
+    ]
+    batch = batch_plan(written.trainer.flags, data_parallel=trainer.data_parallel, fleet=fleet)
     rollouts = []
-    for pool in by_role["rollout"]:
-        geometry = rollout_geometry(written.rollout, model, nodes=pool.size.max, gpus_per_node=pool.gpus_per_node)
+    for pool, geometry in zip(by_role["rollout"], fleet, strict=True):
         backend = a2a_backend(written.rollout, stack, geometry)
         pods = rollout_pods(pool, geometry, catalog.daemonsets)
         rollouts.append(
@@ -141,6 +151,8 @@ def workload_plan(environment: Environment, pools: tuple[PoolPlan, ...], catalog
                 geometry=geometry,
                 backend=backend,
                 lost_with_one_node=geometry.nodes_per_engine,
+                queue_length=queue_length(geometry, fleet),
+                engines_busy=engines_busy(batch.window_groups, geometry, fleet),
                 engine=engine_plan(
                     pool,
                     geometry,
@@ -191,6 +203,7 @@ def workload_plan(environment: Environment, pools: tuple[PoolPlan, ...], catalog
                 with_efa=bool(trainer_pool.efa_per_node),
             ),
         ),
+        batch=batch,
         rollouts=tuple(rollouts),
         router=written.rollout.router,
         cpu_workers=tuple(

@@ -1,7 +1,8 @@
 """KEDA: engines follow the task queue, environment workers follow the engines.
 
 The queue is counted with what is in flight: a task leaves the queue only when its last sample is stored, so a fleet that
-scaled on waiting tasks alone would end engines that still work. One engine is wanted for each `tasks_max` tasks.
+scaled on waiting tasks alone would end engines that still work. A pool wants one engine for each `queue_length` tasks, which
+is what an engine takes where the pool is alone; the trainer's window of tasks starts as many as `engines_busy`.
 
 Scaling in stops engines, and a stopped engine hands its tasks back; so it is slow, and scaling out is not. KEDA reads the
 queue with its own operator's role, and is the only owner of the replica counts.
@@ -43,7 +44,7 @@ def objects(plan: Plan) -> tuple[Object, ...]:
             target=("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"),
             least=rollout.engine.engines_min,
             most=rollout.geometry.engines_max,
-            triggers=[_queue_trigger(plan, rollout.engine.tasks_max * _pools_share(plan))],
+            triggers=[_queue_trigger(plan, rollout.queue_length)],
         )
         for rollout in plan.workload.rollouts
     )
@@ -62,11 +63,6 @@ def objects(plan: Plan) -> tuple[Object, ...]:
         if worker.role == "environment"
     )
     return (reader, *engines, *workers)
-
-
-def _pools_share(plan: Plan) -> int:
-    """Several rollout pools drink from one queue: each takes its part of the length."""
-    return len(plan.workload.rollouts)
 
 
 def _scaled(

@@ -7,11 +7,11 @@ run a MoE model with; `workload.trainer.flags` changes the recipe and adds what 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import gcd
 from pathlib import PurePosixPath
 
 from infra.catalog import CATALOG
 from infra.catalog.software import SoftwareStack
+from infra.config.batch_plan import BATCH_FLAG, STALENESS_FLAG, STEPS_FLAG, count
 from infra.config.faults import EnvironmentFault, Finding
 from infra.config.model_plan import MODELS_PATH, MODELS_PREFIX
 from infra.config.plan import Plan
@@ -21,7 +21,6 @@ from k8s.flags.shape import shape
 Flags = dict[str, tuple[str, ...]]
 """Flag name, without dashes, to its values; a bare flag has none."""
 
-GROUPS_A_STEP = 32
 KEY = "workload.trainer.flags"
 RUNTIME = "moerl_runtime.trainer"
 DATA_SOURCE = f"{RUNTIME}.data_source.DataSource"
@@ -150,8 +149,8 @@ def _recipe(plan: Plan, stack: SoftwareStack) -> Flags:
         "label-key": ("label",),
         "apply-chat-template": (),
         "rollout-shuffle": (),
-        "rollout-batch-size": (str(_groups(plan)),),
-        "num-steps-per-rollout": ("1",),
+        BATCH_FLAG: (str(plan.workload.batch.groups),),
+        STEPS_FLAG: ("1",),
         "rollout-max-response-len": ("8192",),
         "rollout-temperature": ("1.0",),
         "use-dynamic-batch-size": (),
@@ -180,13 +179,6 @@ def _recipe(plan: Plan, stack: SoftwareStack) -> Flags:
     if not model.mla:
         flags["attention-backend"] = ("flash",)
     return {name: values for name, values in flags.items() if name not in own}
-
-
-def _groups(plan: Plan) -> int:
-    """Upstream's 32 prompts a step, or as many more as make the samples divide over the data-parallel ranks."""
-    ranks, per_prompt = plan.workload.trainer.geometry.data_parallel, plan.workload.rollouts[0].engine.samples_per_task
-    unit = ranks // gcd(ranks, per_prompt)
-    return -(-GROUPS_A_STEP // unit) * unit
 
 
 def _values(written: bool | int | float | str) -> tuple[str, ...]:
@@ -224,18 +216,19 @@ def _findings(plan: Plan, stack: SoftwareStack, fixed: Flags, chosen: Flags) -> 
 def _batch(plan: Plan, chosen: Flags) -> Iterator[Finding]:
     """A batch that does not divide is trimmed in the middle of a group, or refused when every node is up."""
     numbers = {}
-    for name in ("rollout-batch-size", "num-steps-per-rollout"):
+    for name in (BATCH_FLAG, STEPS_FLAG, *({STALENESS_FLAG} & chosen.keys())):
         text = "".join(chosen.get(name, ()))
-        if not text.isascii() or not text.isdigit() or int(text) < 1:
+        number = count(text)
+        if number is None:
             yield _fault(f"{KEY}.{name}", text, "is not a count", "Write a number from 1 up.")
             return
-        numbers[name] = int(text)
-    groups, steps = numbers["rollout-batch-size"], numbers["num-steps-per-rollout"]
+        numbers[name] = number
+    groups, steps = numbers[BATCH_FLAG], numbers[STEPS_FLAG]
     per_prompt = plan.workload.rollouts[0].engine.samples_per_task
     ranks = plan.workload.trainer.geometry.data_parallel
     if groups % steps or groups // steps * per_prompt % ranks:
         yield _fault(
-            f"{KEY}.rollout-batch-size",
+            f"{KEY}.{BATCH_FLAG}",
             groups,
             f"x {per_prompt} samples in {steps} steps does not divide over {ranks} data-parallel ranks",
             f"Write a multiple of {steps * ranks}.",

@@ -93,6 +93,11 @@ def test_quotas_cost_network_job_and_warnings_are_shown(name: str) -> None:
     assert f"{plan.workload.steps} steps, save every {plan.workload.save_interval}" in text
     for rollout in plan.workload.rollouts:
         assert f"takes {rollout.lost_with_one_node} node(s) out of service" in text
+    batch, busy = plan.workload.batch, sum(rollout.engines_busy for rollout in plan.workload.rollouts)
+    assert f"{batch.groups} groups of {plan.workload.rollouts[0].engine.samples_per_task} samples a step" in text
+    assert (
+        f"{batch.window_groups} groups, {batch.staleness_versions} batches, are out at once and keep {busy} of" in text
+    )
     assert plan.warnings
     for warning in plan.warnings:
         assert warning.text(plan.name) in text

@@ -108,6 +108,26 @@ def test_efa_silence_is_asked_of_those_that_should_speak() -> None:
     assert 'pool="rollout"' in rules_of(plan)["MoerlEfaSilentEngine"]["expr"]
 
 
+@pytest.mark.parametrize("save_seconds_max", [60, 600, 784, 5_000])
+def test_no_rule_takes_the_longest_save_for_a_silent_or_stalled_trainer(save_seconds_max: int) -> None:
+    """A save is part of the phase `train` and sends nothing by RDMA."""
+    plan = plan_of("reference-p5en")
+    trainer = replace(plan.workload.trainer, save_seconds_max=save_seconds_max)
+    rules = rules_of(replace(plan, workload=replace(plan.workload, trainer=trainer)))
+    windows = re.findall(r"\[(\d+)m\]", rules["MoerlEfaSilentTrainer"]["expr"])
+    assert len(windows) == 3
+    # One scrape before the save and one after it are in the window too.
+    assert all(int(minutes) * 60 >= save_seconds_max + 60 for minutes in windows)
+    limit = rules["MoerlStepStalled"]["expr"].rpartition("> ")[2]
+    assert int(limit) == alerts.STEP_SECONDS + save_seconds_max
+
+
+def test_engines_may_lag_as_far_as_samples_that_are_trained_on() -> None:
+    rules = rules_of(plan_of("reference-p5en", {"workload.trainer.flags": {"max-weight-staleness": 4}}))
+    for name in ("MoerlWeightVersionMix", "MoerlWeightsNotTaken"):
+        assert rules[name]["expr"].endswith("> 4")
+
+
 def test_the_drain_rule_has_the_plans_budget() -> None:
     plan = plan_of("reference-p5en")
     rollout = plan.workload.rollouts[0]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from infra.catalog.instances import InstanceType
 from infra.catalog.models import Model
 from infra.config.backend import a2a_backend, dispatcher
+from infra.config.batch_plan import BATCH_FLAG, batch_plan, default_groups, engines_busy
 from infra.config.faults import Finding
 from infra.config.geometry import RolloutGeometry, TrainerGeometry, rollout_geometry, trainer_geometry
 from infra.config.rules.registry import Context, fault, nodes_max, rule, warning
@@ -379,6 +380,27 @@ def experts_over_efa(context: Context) -> Iterator[Finding]:
             " changes nothing",
             "Raise expert_parallel above the GPUs of a node where the model gains from it.",
         )
+
+
+@rule("workload.fleet-busy")
+def fleet_busy(context: Context) -> Iterator[Finding]:
+    """The batch of the file fills the fleet: engines that the window does not start are never missed by anything else."""
+    flags = context.environment.workload.trainer.flags
+    engines = [geometry for _, _, geometry in _rollouts(context)]
+    for _, _, trainer in _trainers(context):
+        batch = batch_plan(flags, data_parallel=trainer.data_parallel, fleet=engines)
+        busy = sum(engines_busy(batch.window_groups, geometry, engines) for geometry in engines)
+        most = sum(geometry.engines_max for geometry in engines)
+        if busy < most:
+            unwritten = {name: value for name, value in flags.items() if name != BATCH_FLAG}
+            filling = default_groups(unwritten, data_parallel=trainer.data_parallel, fleet=engines)
+            yield warning(
+                f"workload.trainer.flags.{BATCH_FLAG}",
+                batch.groups,
+                f"{batch.staleness_versions} batches are out at once, and their {batch.window_groups} groups keep {busy} of"
+                f" {most} engines busy; the others get no task",
+                f"Remove the key, or write {filling}, which fills all engines, or give the rollout pools fewer nodes.",
+            )
 
 
 @rule("workload.kv-transfer")

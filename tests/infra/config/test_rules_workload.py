@@ -6,6 +6,7 @@ S, R, P5, P6 = "starter-p5en", "reference-p5en", "p5", "p6-b200"
 TRAINER, ROLLOUT = "workload.trainer", "workload.rollout"
 GPE, EP, MODEL = f"{ROLLOUT}.gpus_per_engine", f"{ROLLOUT}.expert_parallel", "workload.model"
 V3, DENSE, GLM = "deepseek-ai/DeepSeek-V3", "Qwen/Qwen3-4B", "zai-org/GLM-4.5"
+FLAGS = f"{TRAINER}.flags"
 ALLOC = "PYTORCH_CUDA_ALLOC_CONF"
 # DeepSeek-V3 on the reference pools: 256 experts, and latent attention, so its heads do not bind the engine's width.
 V3_ON_R = {MODEL: V3, f"{TRAINER}.expert_parallel": 32}
@@ -379,6 +380,24 @@ FAULTS = [
 ]
 WARNINGS = [
     (
+        "workload.fleet-busy",
+        R,
+        {FLAGS: {"rollout-batch-size": 32}},
+        f"{FLAGS}.rollout-batch-size",
+        "32",
+        "2 batches are out at once, and their 64 groups keep 1 of 16 engines busy",
+        "write 512, which fills all engines",
+    ),
+    (
+        "workload.fleet-busy",
+        R,
+        {FLAGS: {"rollout-batch-size": "496"}, "software": "baseline", f"{ROLLOUT}.precision": "bf16", GPE: 8, EP: 8},
+        f"{FLAGS}.rollout-batch-size",
+        "496",
+        "992 groups keep 31 of 32 engines busy",
+        "write 512",
+    ),
+    (
         "workload.kv-transfer",
         S,
         {f"{ROLLOUT}.kv_transfer": {"backend": "mooncake"}},
@@ -481,6 +500,10 @@ PASSES = [
     ("workload.blast-radius", R, {"pools.rollout.capacity": {"type": "on_demand"}}),
     ("workload.experts-over-efa", S, {}),
     ("workload.experts-over-efa", R, {f"{TRAINER}.expert_parallel": 8}),
+    ("workload.fleet-busy", R, {FLAGS: {"rollout-batch-size": 512}}),
+    ("workload.fleet-busy", R, {FLAGS: {"rollout-batch-size": 256, "max-weight-staleness": 4}}),
+    ("workload.fleet-busy", S, {FLAGS: {"rollout-batch-size": "many"}}),
+    ("workload.fleet-busy", S, {FLAGS: {"num-steps-per-rollout": 3}}),
     ("workload.plan-owned-variables", S, {f"{ROLLOUT}.variables": {"HF_HOME": "/x", "MY_NCCL_": "1", "EPOCHS": "2"}}),
     ("workload.expandable-segments", S, {f"{ROLLOUT}.variables": {ALLOC: "expandable_segments:False", "X": "Y"}}),
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +9,8 @@ import pytest
 from infra.config.plan import Plan
 from k8s.charts import rollout, scaling, workers
 from k8s.manifest import Object
-from tests.shipped import IMAGE, SHIPPED, plan_of
+from tests.k8s.flags.test_training import BASELINE, flags_of
+from tests.shipped import IMAGE, SHIPPED, Changes, plan_of
 
 
 def scaled(plan: Plan) -> dict[str, Object]:
@@ -44,28 +44,47 @@ def test_bounds_and_queue_length_are_the_plans(name: str) -> None:
             planned.engine.engines_min,
             planned.geometry.engines_max,
         )
-        assert queue_length(spec) == planned.engine.tasks_max
+        assert queue_length(spec) == planned.queue_length
         (trigger,) = spec["triggers"]
         assert trigger["metadata"]["scaleOnInFlight"] == "true"
         assert trigger["metadata"]["queueURL"] == plan.queue.task_url
 
 
-def test_a_queue_length_of_the_largest_fleet_fills_it() -> None:
-    """As many tasks as all engines take at once ask for all engines, and one task for one."""
-    plan = plan_of("reference-p5en")
-    (planned,) = plan.workload.rollouts
-    each = queue_length(scaled(plan)["engines-rollout"])
-    assert -(-planned.engine.tasks_max * planned.geometry.engines_max // each) == planned.geometry.engines_max
+STEADY: Changes = {
+    "pools.steady": {
+        "role": "rollout",
+        "instance_types": ["p5en.48xlarge"],
+        "nodes": 6,
+        "capacity": {"type": "on_demand"},
+    }
+}
+"""A second rollout pool, of another size than the first."""
 
 
-def test_pools_that_share_the_queue_share_its_length() -> None:
-    plan = plan_of("reference-p5en")
-    (planned,) = plan.workload.rollouts
-    pool = replace(plan.pool("rollout"), name="steady")
-    second = replace(planned, pool="steady")
-    both = replace(plan, pools=(*plan.pools, pool), workload=replace(plan.workload, rollouts=(planned, second)))
-    lengths = [queue_length(scaled(both)[name]) for name in ("engines-rollout", "engines-steady")]
-    assert lengths == [2 * planned.engine.tasks_max] * 2
+def started(plan: Plan, tasks: int) -> dict[str, int]:
+    """Engines of each fleet that so many tasks in the queue ask for, as KEDA counts them."""
+    fleets = {name: spec for name, spec in scaled(plan).items() if name.startswith("engines-")}
+    return {name: min(spec["maxReplicaCount"], -(-tasks // queue_length(spec))) for name, spec in fleets.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [*((name, {}) for name in SHIPPED), ("reference-p5en", BASELINE), ("starter-p5en", BASELINE)],
+)
+def test_the_trainers_window_starts_every_engine(name: str, changes: Changes) -> None:
+    """The window that the flags of Miles and slime make: batch times staleness."""
+    plan = plan_of(name, changes)
+    window = int(flags_of(plan)["--rollout-batch-size"]) * plan.workload.batch.staleness_versions
+    assert list(started(plan, window).values()) == [rollout.geometry.engines_max for rollout in plan.workload.rollouts]
+    assert set(started(plan, 1).values()) == {1}
+
+
+def test_pools_of_unlike_sizes_that_share_the_queue_fill_together() -> None:
+    plan = plan_of("starter-p5en", STEADY)
+    window = plan.workload.batch.window_groups
+    assert window == 8 * plan.workload.rollouts[0].engine.tasks_max
+    assert started(plan, window) == {"engines-rollout": 2, "engines-steady": 6}
+    assert started(plan, window // 2 - 2) == {"engines-rollout": 1, "engines-steady": 3}
 
 
 def test_keda_reads_the_queue_with_its_own_role() -> None:

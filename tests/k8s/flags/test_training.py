@@ -195,6 +195,22 @@ def test_a_batch_that_is_no_count_is_refused() -> None:
     ]
 
 
+@pytest.mark.parametrize("written", [0, "two", True])
+def test_a_staleness_that_is_no_count_is_refused(written) -> None:
+    assert [key for key, _ in findings(S, {"workload.trainer.flags": {"max-weight-staleness": written}})] == [
+        "workload.trainer.flags.max-weight-staleness"
+    ]
+
+
+def test_a_default_batch_follows_the_files_other_flags() -> None:
+    """Of more optimizer steps, so that it divides, and of an older window, so that it is no larger than it has to be."""
+    assert (
+        flags_of(plan_of(S, {"workload.trainer.flags": {"num-steps-per-rollout": 3}}))["--rollout-batch-size"] == "33"
+    )
+    older = flags_of(plan_of(R, {"workload.trainer.flags": {"max-weight-staleness": 4}}))
+    assert (older["--rollout-batch-size"], older["--max-weight-staleness"]) == ("256", "4")
+
+
 def test_lists_of_flags_name_their_release_and_hold_names_only() -> None:
     """The list is of the release that the catalog pins."""
     for stack in CATALOG.software.values():

@@ -25,7 +25,7 @@ from moerl_runtime.plan import Node
 from moerl_runtime.sqs import SqsClient
 from moerl_runtime.store import S3Client
 from moerl_runtime.trainer import arguments, framework, report, samples, settings
-from moerl_runtime.trainer.dispatch import STALENESS_VERSIONS, Feed, Fetch, Limits, Pace, Queues
+from moerl_runtime.trainer.dispatch import Feed, Fetch, Limits, Pace, Queues
 from moerl_runtime.trainer.ledger import Ledger
 from moerl_runtime.trainer.metrics import metrics as trainer_metrics
 from moerl_runtime.trainer.prompts import DEFAULT_GRADER, Columns, Prompts, Render, fingerprint, parse, read, renderer
@@ -89,7 +89,7 @@ class DataSource:
             grader=getattr(args, "rm_type", None) or DEFAULT_GRADER,
             tokens_max=getattr(args, "rollout_max_prompt_len", None),
         )
-        limits = _limits(args, self.settings)
+        limits = _limits(args, self.settings, document)
         self._pace = self._parts.pace or Pace()
         self._ledger = Ledger(
             samples=args.n_samples_per_prompt, window=limits.window, reissue_seconds=self._pace.reissue_seconds
@@ -305,11 +305,12 @@ def _sampling(args: Any) -> dict[str, Any]:
     return {name: value for name, value in written.items() if value is not None} | fixed
 
 
-def _limits(args: Any, known: Settings) -> Limits:
-    staleness = getattr(args, "max_weight_staleness", None)
+def _limits(args: Any, known: Settings, document: Node) -> Limits:
+    """The plan's staleness, from which it has sized batch and fleet; it is what --max-weight-staleness says, where Miles
+    itself reads it with engines of its own alone."""
     return Limits(
         batch=args.rollout_batch_size,
-        staleness=STALENESS_VERSIONS if staleness is None else staleness,
+        staleness=document["workload"]["batch"]["staleness_versions"].number,
         steps_per_version=1 if known.framework == "miles" else args.save_interval,
     )
 

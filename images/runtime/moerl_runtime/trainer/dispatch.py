@@ -31,8 +31,6 @@ from moerl_runtime.trainer.results import judged, letter
 
 log = logging.getLogger(__name__)
 
-STALENESS_VERSIONS = 2
-"""Weights that a sample may be older than those which train on it."""
 WORKERS = 16
 POSTPONED_MAX = 3
 """Times that a late task waits on because the queue seems to hold it. SQS's counts are estimates."""
@@ -73,7 +71,8 @@ class Pace:
 class Limits:
     batch: int
     """Groups of one step."""
-    staleness: int = STALENESS_VERSIONS
+    staleness: int
+    """Versions that the weights of a sample may be older than those which train on it."""
     steps_per_version: int = 1
     dead_share_max: float = 0.1
     dead_min: int = 20

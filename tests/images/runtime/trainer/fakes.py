@@ -271,7 +271,11 @@ def plan_document(bed_: Bed, *, scratch: str = "fsx", checkpoint_bucket: str | N
             "dead_letter_url": bed_.queues.dead_letter,
         },
         "pools": [{"name": "trainer", "capacity": {"type": "on_demand", "block": None}}],
-        "workload": {"trainer": {"pool": "trainer", "save_seconds_max": 60}, "cpu_workers": []},
+        "workload": {
+            "trainer": {"pool": "trainer", "save_seconds_max": 60},
+            "batch": {"staleness_versions": 2},
+            "cpu_workers": [],
+        },
     }
 
 
@@ -320,7 +324,6 @@ def arguments_of(
         "custom_update_weight_post_write_path": "moerl_runtime.trainer.hooks.published",
         "custom_megatron_post_save_hook_path": "moerl_runtime.trainer.hooks.saved",
         "update_weight_disk_dir": str(tmp_path / "scratch" / "weights"),
-        "max_weight_staleness": None,
         "chat_template_path": None,
     }
     slime = {"rollout_function_path": "moerl_runtime.trainer.rollout.generate_rollout", "debug_train_only": True}

@@ -237,6 +237,24 @@ def test_the_first_look_is_at_the_buffer_and_s3_has_it_in_any_case(aws: Bed) -> 
     assert fetch(2, "none") is None
 
 
+@pytest.mark.parametrize("framework", ["miles", "slime"])
+def test_as_many_batches_are_out_at_once_as_the_plan_has_sized_the_fleet_for(
+    aws: Bed, tmp_path: Path, framework: str
+) -> None:
+    document = plan_document(aws)
+    document["workload"]["batch"]["staleness_versions"] = 3
+    made = source(aws, arguments_of(tmp_path, document, framework=framework, batch=4, prompts=100))
+    assert made._feed.dispatch_once() == 12
+    assert made._feed.dispatch_once() == 0
+
+
+def test_a_plan_of_a_release_without_the_batch_is_refused(aws: Bed, tmp_path: Path) -> None:
+    document = plan_document(aws)
+    del document["workload"]["batch"]
+    with pytest.raises(InputFault, match=r"workload\.batch"):
+        source(aws, arguments_of(tmp_path, document))
+
+
 # --- slime
 
 

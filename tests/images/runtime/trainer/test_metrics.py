@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from k8s.alerts import STALE_VERSIONS
 from k8s.metrics import METRICS, TRAINER
-from moerl_runtime.trainer.dispatch import STALENESS_VERSIONS
 from moerl_runtime.trainer.metrics import FAMILIES
 
 
 def test_every_family_of_the_trainer_is_declared_as_the_monitors_know_it() -> None:
     expected = {name: (metric.kind, metric.help) for name, metric in METRICS.items() if metric.exporter is TRAINER}
     assert dict(FAMILIES) == expected
-
-
-def test_the_alert_on_stale_engines_means_the_trainers_own_limit() -> None:
-    assert STALENESS_VERSIONS == STALE_VERSIONS
