@@ -150,7 +150,7 @@ class Publisher:
         self._anchor_version = 0
         self._checksums: dict[str, str] = {}
         self._checksum_format = ""
-        self._offered: dict[int, Path] = {}
+        self._offered: dict[int, tuple[Path, Sequence[str]]] = {}
 
     @property
     def published(self) -> int:
@@ -182,9 +182,14 @@ class Publisher:
 
     def offer_anchor(self, directory: Path, version: int) -> None:
         """Offers the whole of a version that is or will be published as a delta. It is stored if an anchor is due and it
-        is, tensor by tensor, what the deltas lead to; else it is reported and left out."""
+        is, tensor by tensor, what the deltas lead to; else it is reported and left out.
+
+        The directory may go away at any time: whoever commits a newer save removes older ones. Then there is no anchor of
+        it, and never one that lacks a file: what it consists of is seen now.
+        """
         self._surface()
-        self._running.append(self._pool.submit(self._guarded, lambda: self._take_anchor(directory, version)))
+        names = transferred_names(directory)
+        self._running.append(self._pool.submit(self._guarded, lambda: self._take_anchor(directory, names, version)))
 
     def publish_shares(
         self,
@@ -351,7 +356,7 @@ class Publisher:
     def _after(self, scratch: Path, version: int, checksums: Mapping[str, str]) -> None:
         """Anchors, and what nobody needs any more. `checksums` are those of this version."""
         if version in self._offered:
-            self._store_anchor(self._offered.pop(version), version, checksums)
+            self._store_anchor(*self._offered.pop(version), version, checksums)
         if version - self._anchor_version >= ANCHOR_AT_LAST * self._anchor_every:
             self._make_anchor(scratch, version)
         try:
@@ -360,15 +365,15 @@ class Publisher:
             # What is left over costs money, not the run.
             self._report(f"weights: older versions were not removed: {error}")
 
-    def _take_anchor(self, directory: Path, version: int) -> None:
+    def _take_anchor(self, directory: Path, names: Sequence[str], version: int) -> None:
         if version > self._published:
-            self._offered = {version: directory}
+            self._offered = {version: (directory, names)}
         elif version == self._published:
-            self._store_anchor(directory, version, dict(self._checksums))
+            self._store_anchor(directory, names, version, dict(self._checksums))
         else:
             self._report(f"weights: the anchor of version {version} came after version {self._published}; left out")
 
-    def _store_anchor(self, directory: Path, version: int, checksums: Mapping[str, str]) -> None:
+    def _store_anchor(self, directory: Path, names: Sequence[str], version: int, checksums: Mapping[str, str]) -> None:
         """Deltas are taken against exactly these bytes, so an export that differs in one tensor would break every chain
         that begins at it. (Padding rows or another FP8 rounding are enough.)"""
         if version - self._anchor_version < self._anchor_every or self._base is None:
@@ -381,7 +386,11 @@ class Publisher:
         if wrong:
             self._report(f"weights: {directory} is not version {version}, so it is no anchor: {wrong}")
             return
-        self._commit_anchor(directory, version)
+        try:
+            self._commit_anchor(directory, names, version)
+        except OSError as error:
+            # Of a file: boto3 wraps its own. The next save offers another; no manifest names what was stored of this one.
+            self._report(f"weights: no anchor of version {version}, whose files went away: {error}")
 
     def _make_anchor(self, scratch: Path, version: int) -> None:
         """What a new node would make of the bucket: so it is that version, or is refused as there."""
@@ -406,14 +415,14 @@ class Publisher:
                 free_bytes=lambda path: cache.free_bytes(path) // ANCHOR_DISK_SHARE,
                 report=self._report,
             )
-            self._commit_anchor(whole, version)
+            self._commit_anchor(whole, transferred_names(whole), version)
         except (OSError, RuntimeFault, ClientError, BotoCoreError) as error:
             # The run goes on; what is wrong with it for good shows at the next version.
             self._report(f"weights: no anchor of version {version}: {error}")
 
-    def _commit_anchor(self, directory: Path, version: int) -> None:
+    def _commit_anchor(self, directory: Path, names: Sequence[str], version: int) -> None:
         key = anchor_key(self._prefix, self._attempt, version)
-        self._store(directory, transferred_names(directory), self._manifest(version, "full", None, ()), key)
+        self._store(directory, names, self._manifest(version, "full", None, ()), key)
         self._anchor, self._anchor_version = key, version
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from botocore.exceptions import ClientError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +18,7 @@ from moerl_runtime.faults import RuntimeFault
 from moerl_runtime.protocol import Attempt, Current
 from moerl_runtime.weights import manifest, publish, safetensors
 from moerl_runtime.weights.publish import Fenced, Publisher, Share
-from tests.images.runtime.checkpoint.fake_s3 import BUCKET, FakeS3
+from tests.images.runtime.checkpoint.fake_s3 import BUCKET, FakeS3, refused
 
 from .bed import BASE, PREFIX, RUN, S3, Node, State, Trainer, changed, current, state_of, write_delta, write_whole
 
@@ -330,6 +332,67 @@ def test_an_anchor_that_is_gone_is_reported_and_the_run_goes_on(tmp_path: Path) 
     assert trainer.step() == 1
     assert len(trainer.reported) == 1
     assert trainer.step() == 2
+
+
+class Interrupted(S3):
+    """Something happens once, before the upload of the anchor's n-th file."""
+
+    def __init__(self, at: int, what: Callable[[], object]) -> None:
+        super().__init__(FakeS3())
+        self._left, self._what = at, what
+
+    def upload_file(self, filename: str, bucket: str, key: str, Config: object) -> None:
+        if "/full/" in key:
+            self._left -= 1
+            if self._left == 0:
+                self._what()
+        super().upload_file(filename, bucket, key, Config)
+
+
+@pytest.mark.parametrize("uploaded", [0, 1, 2])
+def test_an_export_that_vanishes_while_it_is_stored_costs_the_anchor_and_not_the_run(
+    tmp_path: Path, uploaded: int
+) -> None:
+    """A newer save is committed meanwhile, and its uploader removes the older ones from scratch."""
+    hf = tmp_path / f"trainer-{RUN}-1" / "hf" / "1"
+    s3 = Interrupted(uploaded + 1, lambda: shutil.rmtree(hf))
+    trainer, node = Trainer(s3, tmp_path, anchor_every=1), Node(tmp_path)
+    trainer.begin()
+    assert trainer.step(anchor=True) == 1
+    assert not hf.exists()
+    assert len(trainer.reported) == 1
+    assert "no anchor of version 1" in trainer.reported[0]
+    assert not any(key.endswith("full/manifest.json") for key in s3._service.objects)
+    trainer.step(anchor=True)
+    assert len(trainer.reported) == 1, "the next save is an anchor"
+    assert any(key.endswith("00000002/full/manifest.json") for key in s3._service.objects)
+    trainer.step()
+    assert state_of(node.bring(s3, current(s3))) == trainer.states[3]
+
+
+def test_an_export_that_loses_a_file_before_it_is_stored_is_no_anchor_without_it(tmp_path: Path) -> None:
+    """Half removed: the tensors are all there, and what engines read beside them is not."""
+    s3 = S3(FakeS3())
+    trainer = Trainer(s3, tmp_path, anchor_every=1)
+    trainer.begin()
+    export = write_whole(tmp_path / "hf", changed(BASE, 1))
+    trainer.publisher.offer_anchor(export, 1)
+    trainer.publisher.flush(30.0)
+    (export / "config.json").unlink()
+    trainer.step()
+    assert len(trainer.reported) == 1
+    assert "config.json" in trainer.reported[0]
+    assert not any(key.endswith("full/manifest.json") for key in s3._service.objects)
+
+
+def test_a_fault_of_s3_while_an_anchor_is_stored_is_a_fault_of_the_run(tmp_path: Path) -> None:
+    def refuses() -> None:
+        raise refused("AccessDenied", 403, "PutObject")
+
+    trainer = Trainer(Interrupted(1, refuses), tmp_path, anchor_every=1)
+    trainer.begin()
+    with pytest.raises(ClientError, match="AccessDenied"):
+        trainer.step(anchor=True)
 
 
 def test_without_exports_the_publisher_makes_anchors_itself(tmp_path: Path) -> None:
