@@ -1,18 +1,18 @@
-"""Shared scratch: FSx for Lustre beside the trainer, its checkpoint directory exported to S3."""
+"""Shared scratch: FSx for Lustre beside the trainer. The uploader of the run takes checkpoints from here to S3.
+
+No data repository association ties it to a bucket. One would export every save a second time, under names that nothing
+prunes, and list in here what is committed; and FSx's role would need the data key. On a new file system
+`checkpoint restore` brings the newest committed checkpoint back.
+"""
 
 from __future__ import annotations
-
-from pathlib import PurePosixPath
 
 import aws_cdk as cdk
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_fsx as fsx
-from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
-from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
-from infra.config.names import url_suffix
 from infra.config.plan import Plan
 from infra.constructs.security_group import allow_ports, security_group
 
@@ -20,8 +20,6 @@ LUSTRE_PORTS = ((988, 988), (1018, 1023))
 LUSTRE_VERSION = "2.15"
 THROUGHPUT_MBPS_PER_TIB = 500
 """19200 GiB then take about 9 GB/s: a full save of a 235B model (3.3 TB with optimizer state) in some six minutes."""
-S3_ACCESS_ROLE = "role/aws-service-role/s3.data-source.lustre.fsx.amazonaws.com/AWSServiceRoleForFSxS3Access_*"
-"""The service-linked role of a file system's S3 links; its name ends in the file system's id."""
 
 
 def file_system(
@@ -29,7 +27,6 @@ def file_system(
     plan: Plan,
     *,
     key: kms.IKey,
-    bucket: s3.IBucket,
     vpc_id: str,
     subnet_id: str,
     efa_security_group: ec2.CfnSecurityGroup,
@@ -53,40 +50,13 @@ def file_system(
             deployment_type="PERSISTENT_2",
             per_unit_storage_throughput=THROUGHPUT_MBPS_PER_TIB,
             data_compression_type="LZ4",
-            # FSx makes no backups of a file system that is linked to S3.
+            # Scratch is disposable: a backup would hold saves that are in S3 already, or were never committed.
             automatic_backup_retention_days=0,
-            # Failed exports show up in /aws/fsx/lustre.
-            log_configuration=fsx.CfnFileSystem.LogConfigurationProperty(level="WARN_ERROR"),
         ),
         tags=[cdk.CfnTag(key="Name", value=f"{plan.name}-scratch")],
     )
     made.apply_removal_policy(cdk.RemovalPolicy.DESTROY)
-    _checkpoint_link(scope, plan, made, bucket)
     return made
-
-
-def export_statement(plan: Plan) -> iam.PolicyStatement:
-    """Lets FSx export to the checkpoint bucket under its key, for the key's policy.
-
-    Service-linked roles get their key access from key policies alone, and this one's name holds an id that exists only
-    after the key: hence any principal, narrowed to this account's roles of that service, through S3, for that bucket.
-    With bucket keys the encryption context is the bucket's ARN; objects written before it was on have the object's.
-    """
-    bucket = f"arn:{plan.partition}:s3:::{plan.names.checkpoint_bucket}"
-    return iam.PolicyStatement(
-        sid="FsxExport",
-        principals=[iam.AnyPrincipal()],
-        actions=["kms:Encrypt", "kms:Decrypt", "kms:ReEncrypt*", "kms:GenerateDataKey*", "kms:DescribeKey"],
-        resources=["*"],
-        conditions={
-            "StringEquals": {
-                "kms:CallerAccount": plan.account,
-                "kms:ViaService": f"s3.{plan.region}.{url_suffix(plan.region)}",
-            },
-            "ArnLike": {"aws:PrincipalArn": f"arn:{plan.partition}:iam::{plan.account}:{S3_ACCESS_ROLE}"},
-            "StringLike": {"kms:EncryptionContext:aws:s3:arn": [bucket, f"{bucket}/*"]},
-        },
-    )
 
 
 def _lustre_group(
@@ -122,25 +92,3 @@ def _lustre_group(
                 description="Lustre",
             )
     return group
-
-
-def _checkpoint_link(scope: Construct, plan: Plan, system: fsx.CfnFileSystem, bucket: s3.IBucket) -> None:
-    """Files below the checkpoint directory reach S3 as they are written; nothing that happens here deletes there.
-
-    Pods mount the file system at the parent of `plan.storage.checkpoint_path`. Deletions are not exported, so clearing
-    scratch, or losing it, leaves S3 whole. A new file system lists what S3 already holds and fetches it when read;
-    afterwards nothing is imported, and a resume that needs more downloads it.
-    """
-    link = fsx.CfnDataRepositoryAssociation(
-        scope,
-        "CheckpointLink",
-        file_system_id=system.ref,
-        file_system_path=f"/{PurePosixPath(plan.storage.checkpoint_path).name}",
-        data_repository_path=f"s3://{plan.names.checkpoint_bucket}/{plan.storage.checkpoint_prefix}",
-        batch_import_meta_data_on_create=True,
-        s3=fsx.CfnDataRepositoryAssociation.S3Property(
-            auto_export_policy=fsx.CfnDataRepositoryAssociation.AutoExportPolicyProperty(events=["NEW", "CHANGED"])
-        ),
-        tags=[cdk.CfnTag(key="Name", value=f"{plan.name}-checkpoints")],
-    )
-    link.node.add_dependency(bucket)

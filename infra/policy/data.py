@@ -92,7 +92,7 @@ def retention(stack: Stack, plan: Plan) -> Iterator[Finding]:
 
 
 def keys(stack: Stack, plan: Plan) -> Iterator[Finding]:
-    """Customer keys rotate."""
+    """Customer keys rotate, and their policies say whom they let in."""
     del plan
     for key in resources(stack, "AWS::KMS::Key"):
         if key.properties.get("EnableKeyRotation") is not True:
@@ -103,6 +103,15 @@ def keys(stack: Stack, plan: Plan) -> Iterator[Finding]:
                 "its material would never change",
                 "Set it to true.",
             )
+        for statement in as_list(key.properties.get("KeyPolicy", {}).get("Statement")):
+            if statement.get("Effect") == "Allow" and _everybody(statement):
+                yield key.finding(
+                    "data.key-open",
+                    "KeyPolicy",
+                    statement.get("Sid", statement.get("Action")),
+                    "the statement lets any principal in, held back by its conditions alone",
+                    "Name the principals: the account's root leaves it to IAM policies.",
+                )
 
 
 def _statements(policy: Resource) -> list[Mapping[str, Any]]:
@@ -111,5 +120,9 @@ def _statements(policy: Resource) -> list[Mapping[str, Any]]:
 
 def _denies_plain(statement: Mapping[str, Any]) -> bool:
     secure = statement.get("Condition", {}).get("Bool", {}).get("aws:SecureTransport")
-    everybody = statement.get("Principal") in ("*", {"AWS": "*"})
-    return statement.get("Effect") == "Deny" and everybody and str(secure).lower() == "false"
+    return statement.get("Effect") == "Deny" and _everybody(statement) and str(secure).lower() == "false"
+
+
+def _everybody(statement: Mapping[str, Any]) -> bool:
+    principal = statement.get("Principal")
+    return "*" in as_list(principal.get("AWS") if isinstance(principal, Mapping) else principal)

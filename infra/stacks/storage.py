@@ -15,7 +15,7 @@ from constructs import Construct
 
 from infra.config.plan import Plan
 from infra.constructs.buckets import checkpoint_bucket, log_bucket, weights_bucket
-from infra.constructs.scratch import export_statement, file_system
+from infra.constructs.scratch import file_system
 from infra.constructs.stack import PlanStack
 from infra.stacks.network import NetworkStack
 
@@ -72,14 +72,11 @@ class StorageStack(PlanStack):
 
     def _scratch(self, network: NetworkStack) -> fsx.CfnFileSystem:
         plan = self.plan
-        if not plan.storage.adopt_checkpoint_bucket:
-            self.data_key.add_to_resource_policy(export_statement(plan))
         trainer = next(pool for pool in plan.pools if pool.role == "trainer")
         system = file_system(
             self,
             plan,
             key=self.data_key,
-            bucket=self.checkpoint_bucket,
             vpc_id=network.vpc.ref,
             subnet_id=network.accelerator_subnets[trainer.zones[0]].ref,
             efa_security_group=network.efa_security_group,

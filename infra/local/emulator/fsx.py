@@ -1,4 +1,4 @@
-"""FSx for Lustre file systems and their data repository associations: a small in-memory service."""
+"""FSx for Lustre file systems, without data repositories: a small in-memory service."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from .errors import ServiceError
 from .registry import Created, Params, call, operation, resource
 
 FILE_SYSTEMS = state.Store()
-ASSOCIATIONS = state.Store()
 
 
 def _file_system(file_system_id: str) -> dict[str, Any]:
@@ -26,6 +25,7 @@ def _file_system(file_system_id: str) -> dict[str, Any]:
 def create_file_system(params: Params) -> Params:
     if params["FileSystemType"] != "LUSTRE":
         raise ServiceError("BadRequest", f"the emulator implements LUSTRE, not {params['FileSystemType']}")
+    lustre = _lustre(params)
     for subnet_id in params["SubnetIds"]:
         if subnet_id not in SUBNETS:
             raise ServiceError("InvalidNetworkSettings", f"The subnet ID '{subnet_id}' does not exist")
@@ -51,7 +51,7 @@ def create_file_system(params: Params) -> Params:
         "LustreConfiguration": {
             "DeploymentType": "SCRATCH_1",
             "MountName": file_system_id[-8:],
-            **_shown_lustre(params.get("LustreConfiguration", {})),
+            **lustre,
         },
     }
     kept = ("StorageCapacity", "KmsKeyId", "FileSystemTypeVersion")
@@ -63,11 +63,13 @@ def create_file_system(params: Params) -> Params:
 _REPOSITORY_KEYS = ("AutoImportPolicy", "ExportPath", "ImportPath", "ImportedFileChunkSize")
 
 
-def _shown_lustre(asked: dict[str, Any]) -> dict[str, Any]:
-    """A request's Lustre settings where the description shows them."""
-    shown = {key: value for key, value in asked.items() if key not in _REPOSITORY_KEYS}
-    repository = {key: asked[key] for key in _REPOSITORY_KEYS if key in asked}
-    return {**shown, **({"DataRepositoryConfiguration": repository} if repository else {})}
+def _lustre(params: Params) -> dict[str, Any]:
+    """A request's Lustre settings. Those of a link to S3 are refused: FSx shows them elsewhere, and nothing here asks."""
+    asked: dict[str, Any] = params.get("LustreConfiguration", {})
+    linked = [key for key in _REPOSITORY_KEYS if key in asked]
+    if linked:
+        raise ServiceError("BadRequest", f"the emulator implements no data repositories: {', '.join(linked)}")
+    return asked
 
 
 @operation("fsx", "DescribeFileSystems")
@@ -78,78 +80,27 @@ def describe_file_systems(params: Params) -> Params:
 
 @operation("fsx", "UpdateFileSystem")
 def update_file_system(params: Params) -> Params:
-    system = _file_system(params["FileSystemId"])
+    system, lustre = _file_system(params["FileSystemId"]), _lustre(params)
     if params.get("StorageCapacity", system.get("StorageCapacity", 0)) < system.get("StorageCapacity", 0):
         raise ServiceError("BadRequest", "Storage capacity can only be increased")
     system |= {key: params[key] for key in ("StorageCapacity", "FileSystemTypeVersion") if key in params}
-    system["LustreConfiguration"] |= _shown_lustre(params.get("LustreConfiguration", {}))
+    system["LustreConfiguration"] |= lustre
     return {"FileSystem": system}
 
 
 @operation("fsx", "DeleteFileSystem")
 def delete_file_system(params: Params) -> Params:
     system = _file_system(params["FileSystemId"])
-    for association_id, one in list(ASSOCIATIONS.items()):
-        if one["FileSystemId"] == system["FileSystemId"]:
-            ASSOCIATIONS.pop(association_id)
     interfaces.detach(system["NetworkInterfaceIds"])
     FILE_SYSTEMS.pop(system["FileSystemId"])
     return {"FileSystemId": system["FileSystemId"], "Lifecycle": "DELETING"}
 
 
-@operation("fsx", "CreateDataRepositoryAssociation")
-def create_association(params: Params) -> Params:
-    system = _file_system(params["FileSystemId"])
-    if str(system["LustreConfiguration"]["DeploymentType"]).startswith("SCRATCH"):
-        raise ServiceError("BadRequest", "Data repository associations need a PERSISTENT_2 or newer Lustre file system")
-    association_id = state.hex_id("dra")
-    names = ("FileSystemPath", "DataRepositoryPath", "BatchImportMetaDataOnCreate", "ImportedFileChunkSize", "S3")
-    association = {
-        "AssociationId": association_id,
-        "ResourceARN": state.arn("fsx", f"association/{system['FileSystemId']}/{association_id}"),
-        "FileSystemId": system["FileSystemId"],
-        "Lifecycle": "AVAILABLE",
-        "CreationTime": state.now(),
-        "Tags": list(params.get("Tags", [])),
-        **{name: params[name] for name in names if name in params},
-    }
-    ASSOCIATIONS[association_id] = association
-    return {"Association": association}
-
-
-def _association(association_id: str) -> dict[str, Any]:
-    found: dict[str, Any] | None = ASSOCIATIONS.get(association_id)
-    if found is None:
-        raise ServiceError("DataRepositoryAssociationNotFound", f"'{association_id}' does not exist.")
-    return found
-
-
-@operation("fsx", "DescribeDataRepositoryAssociations")
-def describe_associations(params: Params) -> Params:
-    wanted = params.get("AssociationIds")
-    return {"Associations": [_association(one) for one in wanted] if wanted else list(ASSOCIATIONS.values())}
-
-
-@operation("fsx", "UpdateDataRepositoryAssociation")
-def update_association(params: Params) -> Params:
-    association = _association(params["AssociationId"])
-    association |= {key: params[key] for key in ("ImportedFileChunkSize", "S3") if key in params}
-    return {"Association": association}
-
-
-@operation("fsx", "DeleteDataRepositoryAssociation")
-def delete_association(params: Params) -> Params:
-    _association(params["AssociationId"])
-    ASSOCIATIONS.pop(params["AssociationId"])
-    return {"AssociationId": params["AssociationId"], "Lifecycle": "DELETING"}
-
-
 def _tagged(arn: str) -> dict[str, Any]:
-    for kept in (FILE_SYSTEMS, ASSOCIATIONS):
-        for item in kept.values():
-            if item["ResourceARN"] == arn:
-                found: dict[str, Any] = item
-                return found
+    for item in FILE_SYSTEMS.values():
+        if item["ResourceARN"] == arn:
+            found: dict[str, Any] = item
+            return found
     raise ServiceError("ResourceNotFound", f"{arn} does not exist")
 
 
@@ -217,33 +168,5 @@ resource(
     " LustreConfiguration Tags",
     # The registry schema names the first five; the nested ones are from the resource reference.
     replaces="KmsKeyId SecurityGroupIds FileSystemType SubnetIds StorageType LustreConfiguration/DeploymentType"
-    " LustreConfiguration/DriveCacheType LustreConfiguration/ExportPath LustreConfiguration/ImportPath"
-    " LustreConfiguration/ImportedFileChunkSize LustreConfiguration/CopyTagsToBackups LustreConfiguration/EfaEnabled",
-)
-
-
-def _association_create(_name: str, props: Params) -> Created:
-    sent = shapes.to_api("fsx", "CreateDataRepositoryAssociationRequest", props)
-    made = call("fsx", "CreateDataRepositoryAssociation", sent)["Association"]
-    return made["AssociationId"], {"AssociationId": made["AssociationId"], "ResourceARN": made["ResourceARN"]}
-
-
-def _association_update(association_id: str, old: Params, new: Params) -> dict[str, Any]:
-    differs = shapes.changed(old, new) & {"ImportedFileChunkSize", "S3"}
-    if differs:
-        own = {name: new[name] for name in differs if name in new}
-        sent = shapes.to_api("fsx", "UpdateDataRepositoryAssociationRequest", own)
-        call("fsx", "UpdateDataRepositoryAssociation", {"AssociationId": association_id, **sent})
-    association = _association(association_id)
-    _retag(association["ResourceARN"], old, new)
-    return {"AssociationId": association_id, "ResourceARN": association["ResourceARN"]}
-
-
-resource(
-    "AWS::FSx::DataRepositoryAssociation",
-    create=_association_create,
-    update=_association_update,
-    delete=lambda one, _props: call("fsx", "DeleteDataRepositoryAssociation", {"AssociationId": one}),
-    properties="FileSystemId FileSystemPath DataRepositoryPath BatchImportMetaDataOnCreate ImportedFileChunkSize S3 Tags",
-    replaces="FileSystemId FileSystemPath DataRepositoryPath BatchImportMetaDataOnCreate",
+    " LustreConfiguration/DriveCacheType LustreConfiguration/CopyTagsToBackups LustreConfiguration/EfaEnabled",
 )

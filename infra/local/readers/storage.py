@@ -133,31 +133,21 @@ def repository(source: Source, physical_id: str, _props: Properties) -> Actual:
 
 def file_system(source: Source, physical_id: str, _props: Properties) -> Actual:
     raw = one(source.client("fsx").describe_file_systems(FileSystemIds=[physical_id])["FileSystems"], physical_id)
-    lustre = raw["LustreConfiguration"]
-    found = {**raw, "LustreConfiguration": {**lustre, **lustre.get("DataRepositoryConfiguration", {})}}
     # FSx itself does not show security groups: they are on its network interfaces.
     ec2 = source.client("ec2")
     rows = ec2.describe_network_interfaces(NetworkInterfaceIds=raw["NetworkInterfaceIds"])["NetworkInterfaces"]
-    found["SecurityGroupIds"] = sorted({group["GroupId"] for row in rows for group in row["Groups"]})
+    groups = sorted({group["GroupId"] for row in rows for group in row["Groups"]})
     attributes = {
         "Id": physical_id,
         "DNSName": raw["DNSName"],
         "ResourceARN": raw["ResourceARN"],
-        "LustreMountName": lustre["MountName"],
+        "LustreMountName": raw["LustreConfiguration"]["MountName"],
     }
-    return Actual({**found, "Tags": tag_list(raw["Tags"])}, attributes)
-
-
-def data_repository_association(source: Source, physical_id: str, _props: Properties) -> Actual:
-    reply = source.client("fsx").describe_data_repository_associations(AssociationIds=[physical_id])
-    raw = one(reply["Associations"], physical_id)
-    attributes = {"AssociationId": physical_id, "ResourceARN": raw["ResourceARN"]}
-    return Actual({**raw, "Tags": tag_list(raw["Tags"])}, attributes)
+    return Actual({**raw, "SecurityGroupIds": groups, "Tags": tag_list(raw["Tags"])}, attributes)
 
 
 READERS: dict[str, Reader] = {
     "AWS::ECR::Repository": repository,
-    "AWS::FSx::DataRepositoryAssociation": data_repository_association,
     "AWS::FSx::FileSystem": file_system,
     "AWS::S3::Bucket": bucket,
     "AWS::S3::BucketPolicy": bucket_policy,

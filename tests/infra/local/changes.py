@@ -61,8 +61,6 @@ IN_PLACE: tuple[tuple[str, str, str, Any], ...] = (
     ("Data", "FileSystem", "StorageCapacity", 2400),
     ("Data", "FileSystem", "LustreConfiguration.DataCompressionType", "NONE"),
     ("Data", "FileSystem", "Tags", tags(Name="scratch2")),
-    ("Data", "FileSystemData", "ImportedFileChunkSize", 2048),
-    ("Data", "FileSystemData", "S3", {"AutoImportPolicy": {"Events": ["NEW"]}}),
     ("Compute", "NodeRole", "Description", "other nodes"),
     ("Compute", "NodeRole", "PermissionsBoundary", _DROP),
     ("Compute", "NodeRole", "MaxSessionDuration", 3600),

@@ -30,6 +30,11 @@ def first(template: Template, kind: str) -> dict[str, Any]:
     return found
 
 
+def key_statements(template: Template) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = first(template, "AWS::KMS::Key")["Properties"]["KeyPolicy"]["Statement"]
+    return found
+
+
 def cluster(template: Template) -> dict[str, Any]:
     properties: dict[str, Any] = first(template, "AWS::EKS::Cluster")["Properties"]
     return properties
@@ -249,6 +254,23 @@ STORAGE: dict[str, tuple[str, Break]] = {
     "key never rotates": (
         "data.key-rotation",
         lambda t: first(t, "AWS::KMS::Key")["Properties"].pop("EnableKeyRotation"),
+    ),
+    "key for everybody who meets a condition": (
+        "data.key-open",
+        lambda t: key_statements(t).append(
+            {
+                "Effect": "Allow",
+                "Principal": {"AWS": "*"},
+                "Action": "kms:Decrypt",
+                "Resource": "*",
+                "Condition": {"StringEquals": {"kms:CallerAccount": "123456789012"}},
+            }
+        ),
+    ),
+    "key for everybody, written bare": ("data.key-open", lambda t: key_statements(t)[0].update(Principal="*")),
+    "key for everybody among others": (
+        "data.key-open",
+        lambda t: key_statements(t)[0].update(Principal={"AWS": ["arn:aws:iam::123456789012:root", "*"]}),
     ),
 }
 QUEUES: dict[str, tuple[str, Break]] = {

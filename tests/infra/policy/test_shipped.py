@@ -19,7 +19,7 @@ from infra.constructs.acknowledge import acknowledge
 from infra.local.pins import fixture_pins
 from infra.policy.check import check, synthesized
 from infra.policy.nag import nag
-from infra.policy.stacks import Stack
+from infra.policy.stacks import Stack, resources
 from infra.stacks.platform import build_app, build_platform
 from tests.shipped import plan_of
 
@@ -48,6 +48,21 @@ def test_our_rules_find_nothing(name: str, plan: Plans, stacks: Stacks) -> None:
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_cdk_nag_finds_nothing_that_is_not_acknowledged(name: str, plan: Plans, tmp_path: Path) -> None:
     assert nag_findings(plan(name), tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_only_the_uploader_brings_checkpoints_to_s3(name: str, stacks: Stacks) -> None:
+    """FSx, linked to a bucket, would store every save a second time, under names that nothing prunes."""
+    linking = {"AutoImportPolicy", "ExportPath", "ImportPath"}
+    built = stacks(name)
+    associations = [one for stack in built for one in resources(stack, "AWS::FSx::DataRepositoryAssociation")]
+    settings = {
+        setting
+        for stack in built
+        for system in resources(stack, "AWS::FSx::FileSystem")
+        for setting in system.properties["LustreConfiguration"]
+    }
+    assert (associations, settings & linking) == ([], set())
 
 
 # B76: acknowledgements stand on constructs, so they follow the configuration.

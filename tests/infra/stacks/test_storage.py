@@ -143,8 +143,6 @@ def test_an_adopted_checkpoint_bucket_is_neither_made_nor_changed(plan: Plans, t
     storage = template(planned, "storage")
     assert set(_buckets(storage)) == {planned.names.weights_bucket, planned.names.log_bucket}
     assert len(of_type(storage, "AWS::S3::BucketPolicy")) == 2
-    (link,) = properties(storage, "AWS::FSx::DataRepositoryAssociation")
-    assert link["DataRepositoryPath"] == "s3://team-checkpoints/checkpoints/"
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
@@ -153,25 +151,14 @@ def test_keys_rotate_and_take_a_month_to_die(name: str, plan: Plans, template: T
     assert [(key["EnableKeyRotation"], key["PendingWindowInDays"]) for key in keys] == [(True, 30)] * 2
 
 
-def test_data_key_gives_fsx_what_export_needs_for_the_checkpoint_bucket_alone(plan: Plans, template: Templates) -> None:
-    planned = plan("reference-p5en")
-    storage = template(planned, "storage")
-    (statement,) = _open_statements(storage)
-    assert {"kms:Decrypt", "kms:GenerateDataKey*"} <= set(statement["Action"])
-    bucket = f"arn:aws:s3:::{planned.names.checkpoint_bucket}"
-    role = "role/aws-service-role/s3.data-source.lustre.fsx.amazonaws.com/AWSServiceRoleForFSxS3Access_*"
-    assert statement["Condition"] == {
-        "StringEquals": {"kms:CallerAccount": "123456789012", "kms:ViaService": "s3.us-west-2.amazonaws.com"},
-        "ArnLike": {"aws:PrincipalArn": f"arn:aws:iam::123456789012:{role}"},
-        "StringLike": {"kms:EncryptionContext:aws:s3:arn": [bucket, f"{bucket}/*"]},
-    }
-
-
-@pytest.mark.parametrize(("name", "changes"), [("starter-p5en", {}), ("reference-p5en", ADOPTED)])
-def test_no_key_names_any_principal_where_fsx_does_not_export_under_it(
+@pytest.mark.parametrize(("name", "changes"), [*((name, {}) for name in ENVIRONMENTS), ("reference-p5en", ADOPTED)])
+def test_keys_are_for_this_account_alone_and_leave_the_rest_to_iam(
     name: str, changes: dict[str, Any], plan: Plans, template: Templates
 ) -> None:
-    assert _open_statements(template(plan(name, changes), "storage")) == []
+    planned = plan(name, changes)
+    keys = properties(template(planned, "storage"), "AWS::KMS::Key")
+    principals = [statement["Principal"] for key in keys for statement in key["KeyPolicy"]["Statement"]]
+    assert principals == [{"AWS": f"arn:aws:iam::{planned.account}:root"}] * 2
 
 
 def test_images_have_immutable_tags_a_scan_and_the_data_key(plan: Plans, template: Templates) -> None:
@@ -193,9 +180,8 @@ def test_images_have_immutable_tags_a_scan_and_the_data_key(plan: Plans, templat
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_a_file_system_exists_exactly_where_scratch_is_fsx(name: str, plan: Plans, template: Templates) -> None:
     planned = plan(name)
-    kinds = ("AWS::FSx::FileSystem", "AWS::FSx::DataRepositoryAssociation")
-    counts = [len(of_type(template(planned, "storage"), kind)) for kind in kinds]
-    assert counts == ([1, 1] if planned.storage.scratch == "fsx" else [0, 0])
+    count = len(of_type(template(planned, "storage"), "AWS::FSx::FileSystem"))
+    assert count == (1 if planned.storage.scratch == "fsx" else 0)
 
 
 @pytest.mark.parametrize("zone", ["us-west-2b", "us-west-2c"])
@@ -222,19 +208,8 @@ def test_the_file_system_is_persistent_compressed_and_encrypted_at_the_size_aske
     assert written["LustreConfiguration"]["DeploymentType"] == "PERSISTENT_2"
     assert written["LustreConfiguration"]["DataCompressionType"] == "LZ4"
     assert "EfaEnabled" not in written["LustreConfiguration"]
+    assert written["LustreConfiguration"]["AutomaticBackupRetentionDays"] == 0
     assert system["DeletionPolicy"] == "Delete"
-
-
-def test_the_checkpoint_directory_is_exported_and_no_deletion_ever_is(plan: Plans, template: Templates) -> None:
-    planned = plan("reference-p5en")
-    (link,) = of_type(template(planned, "storage"), "AWS::FSx::DataRepositoryAssociation")
-    written = link["Properties"]
-    # Pods mount the file system at the parent of the save path.
-    assert planned.storage.checkpoint_path.endswith(written["FileSystemPath"])
-    assert written["DataRepositoryPath"] == f"s3://{planned.names.checkpoint_bucket}/checkpoints/"
-    assert written["S3"] == {"AutoExportPolicy": {"Events": ["NEW", "CHANGED"]}}
-    assert written["BatchImportMetaDataOnCreate"] is True
-    assert {one.split("Bucket")[0] for one in link["DependsOn"]} == {"Checkpoint"}
 
 
 def test_lustre_ports_are_open_between_file_servers_and_nodes_both_ways(plan: Plans, template: Templates) -> None:
@@ -313,12 +288,6 @@ def _data_key(storage: Template) -> str:
         if "checkpoints" in storage["Resources"][name]["Properties"]["Description"]
     ]
     return found
-
-
-def _open_statements(storage: Template) -> list[dict[str, Any]]:
-    """Key policy statements for any principal."""
-    statements = [s for key in properties(storage, "AWS::KMS::Key") for s in key["KeyPolicy"]["Statement"]]
-    return [statement for statement in statements if statement["Principal"] == {"AWS": "*"}]
 
 
 def _resolved(value: dict[str, Any], network: Template) -> str:

@@ -66,7 +66,7 @@ def test_a_run_loads_what_it_saves(changes) -> None:
     assert flags["--load"] == flags["--save"] == plan.storage.checkpoint_path
     assert flags["--save-interval"] == str(plan.workload.save_interval)
     assert "--no-save-optim" not in flags
-    # What is not a checkpoint lies beside the directory that is exported, not in it.
+    # Exports of the model lie beside the checkpoint directory: there the uploader looks for them.
     assert flags["--save-hf"].startswith(scratch_directory(plan) + "/")
     assert not flags["--save-hf"].startswith(plan.storage.checkpoint_path + "/")
 

@@ -173,6 +173,17 @@ def test_a_type_that_nobody_checked_is_refused(aws: Embedded, body: dict[str, An
             resource("CloudWatch::Alarm", {"MetricName": "m", "Namespace": "n", "Metrics": [], "EvaluationPeriods": 1}),
             "either MetricName or Metrics",
         ),
+        (
+            resource(
+                "FSx::FileSystem",
+                {
+                    "FileSystemType": "LUSTRE",
+                    "SubnetIds": ["subnet-0"],
+                    "LustreConfiguration": {"ImportPath": "s3://bucket"},
+                },
+            ),
+            "implements no data repositories: ImportPath",
+        ),
     ],
 )
 def test_a_property_that_would_be_dropped_is_refused(aws: Embedded, body: dict[str, Any], message: str) -> None:

@@ -66,8 +66,8 @@ _asg_tags = st.fixed_dictionaries(
         ("autoscaling", "CreateOrUpdateTags", _asg_tags),
         (
             "fsx",
-            "CreateDataRepositoryAssociation",
-            st.just({"FileSystemId": "fs-0123456789a", "DataRepositoryPath": "s3://bucket/a b"}),
+            "UpdateFileSystem",
+            st.just({"FileSystemId": "fs-0123456789a", "LustreConfiguration": {"DataCompressionType": "LZ4"}}),
         ),
     ],
 )

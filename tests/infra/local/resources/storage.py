@@ -172,21 +172,6 @@ def storage() -> Resources:
                 "Tags": tags(Name="scratch"),
             },
         ),
-        "FileSystemData": resource(
-            "FSx::DataRepositoryAssociation",
-            {
-                "FileSystemId": ref("FileSystem"),
-                "FileSystemPath": "/weights",
-                "DataRepositoryPath": {"Fn::Join": ["", ["s3://", ref("Checkpoints"), "/weights"]]},
-                "BatchImportMetaDataOnCreate": True,
-                "ImportedFileChunkSize": 1024,
-                "S3": {
-                    "AutoExportPolicy": {"Events": ["NEW", "CHANGED"]},
-                    "AutoImportPolicy": {"Events": ["NEW", "CHANGED", "DELETED"]},
-                },
-                "Tags": tags(Name="weights"),
-            },
-        ),
     }
 
 
