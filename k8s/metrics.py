@@ -1,7 +1,7 @@
 """Every metric that a rule or a dashboard may name, with its exporter, that exporter's version, and its labels.
 
-Names of other projects are facts about the version named. Names that begin with `moerl_` are this package's own: they are
-what the runtime has to export.
+Names of other projects are facts about the version named. Names that begin with `moerl_` are this package's own: the
+runtime exports them, and its tests compare.
 """
 
 from __future__ import annotations

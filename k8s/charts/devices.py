@@ -7,7 +7,7 @@ follows from the pool, and the node group writes the pool's labels when the node
 
 The GPU Operator is not used: EKS's NVIDIA AMI has driver and container toolkit, and the operator would install both again.
 
-What the run's image is asked here (`python -m moerl_runtime ...`):
+What the run's image does here (`python -m moerl_runtime ...`):
 - `load-gdrdrv --minimum VERSION --device-folder DIR`: unless that version is loaded, builds gdrdrv against the running
   kernel (/lib/modules, /usr/src) and the NVIDIA driver's sources, loads it, and makes DIR/gdrdrv. Then it stays until
   it is told to stop; where it cannot, it ends non-zero with the reason in its log.

@@ -3,7 +3,7 @@ name `metrics`.
 
 One owner of DCGM on a node: the CloudWatch add-on's exporter is switched off where the add-on is configured.
 
-What the run's image is asked here: `python -m moerl_runtime efa-exporter --listen HOST:PORT --sysfs DIR` serves
+What the run's image does here: `python -m moerl_runtime efa-exporter --listen HOST:PORT --sysfs DIR` serves
 /metrics, with the names that `k8s.metrics` lists for it, and /health, from DIR/class/infiniband/*/ports/*/hw_counters.
 """
 

@@ -3,7 +3,7 @@
 They are created, not applied, like the trainer (`kubectl create -f`; `kubectl replace --force -f` runs one again). All wait
 in the batch queue. A job on several nodes is an Indexed Job, one whole node a pod, which meet at the first one's name.
 
-What the image must answer to:
+What the image is started with:
 
     weights prepare --below DIR --rendezvous HOST:PORT --nodes N -- FLAG...
         BF16 model from the hub, FP8 and torch_dist made of it, all of them to the bucket's models/ prefix; what is there and

@@ -4,7 +4,7 @@ It is created, never applied (`kubectl create`): Kueue turns `suspend` off when 
 either fail on that field or stop the run. Its name ends in a digest of all that it is made of, so a changed image or flag
 is a new object beside the old one: KubeRay leaves the pods of an existing RayJob as they are and says nothing.
 
-What the image must answer to:
+What the image is started with:
 
     preflight node --pool POOL         init, workers: proves node and image before they join the gang
     weights fetch --pool POOL --below DIR
