@@ -116,7 +116,8 @@ def is_stored(moves: Moves, key: str, file: File) -> bool:
     try:
         head = moves.s3.head_object(Bucket=moves.bucket, Key=key, ChecksumMode="ENABLED")
     except ClientError as error:
-        if store.code(error) in store.ABSENT:
+        # Who may list only below some prefixes is refused where nothing is, and learns from a listing of the key.
+        if store.absent(moves.s3, moves.bucket, key, error):
             return False
         raise
     return bool(head["ContentLength"] == file.size and head.get("ChecksumCRC64NVME") == file.crc64nvme)

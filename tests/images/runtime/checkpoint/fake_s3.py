@@ -141,8 +141,10 @@ class Client:
         self._service.objects.pop(Key, None)
         return {}
 
-    def _list_objects_v2(self, Prefix: str, Delimiter: str = "", StartAfter: str = "") -> Mapping[str, Any]:
-        keys = sorted(key for key in self._service.objects if key.startswith(Prefix) and key > StartAfter)
+    def _list_objects_v2(
+        self, Prefix: str, Delimiter: str = "", StartAfter: str = "", MaxKeys: int | None = None
+    ) -> Mapping[str, Any]:
+        keys = sorted(key for key in self._service.objects if key.startswith(Prefix) and key > StartAfter)[:MaxKeys]
         if not Delimiter:
             return {"Contents": [{"Key": key} for key in keys]}
         folders = {Prefix + rest.partition("/")[0] + "/" for key in keys if "/" in (rest := key.removeprefix(Prefix))}

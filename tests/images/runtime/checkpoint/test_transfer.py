@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
@@ -15,7 +17,7 @@ from moerl_runtime.checkpoint.layout import File
 from moerl_runtime.checkpoint.transfer import Damaged, Moves
 
 from .bed import PART_BYTES, Inline
-from .fake_s3 import BUCKET, Client, Crash, FakeS3, crc
+from .fake_s3 import BUCKET, Client, Crash, FakeS3, crc, refused
 
 KEY = "steps/x/files/name"
 
@@ -66,6 +68,40 @@ def test_what_is_stored_is_not_sent_again(path: Path) -> None:
     again = service.client()
     send(again, path)
     assert set(again.made) == {"list_multipart_uploads", "head_object"}
+
+
+class Restricted(Client):
+    """Of a role that may list only below prefixes: S3 refuses it a HEAD of what is not there."""
+
+    refuses_all = False
+
+    def _head_object(self, Key: str, ChecksumMode: str) -> Mapping[str, Any]:
+        if self.refuses_all or Key not in self._service.objects:
+            raise refused("403", 403, "HeadObject")
+        return super()._head_object(Key, ChecksumMode)
+
+
+def restricted(service: FakeS3) -> Restricted:
+    return Restricted(service, lambda _: None, lambda _: None)
+
+
+@pytest.mark.parametrize("neighbour", [None, f"{KEY}-2"])
+def test_a_role_that_may_list_below_prefixes_alone_uploads_what_is_not_there(path: Path, neighbour: str | None) -> None:
+    service = FakeS3()
+    if neighbour is not None:
+        service.client().put_object(Bucket=BUCKET, Key=neighbour, Body=b"")
+    file = send(restricted(service), path)
+    assert service.objects[KEY].body == path.read_bytes()
+    assert transfer.is_stored(moves(restricted(service)), KEY, file)
+
+
+def test_a_head_that_is_refused_in_earnest_is_a_fault(path: Path) -> None:
+    service = FakeS3()
+    file = send(service.client(), path)
+    client = restricted(service)
+    client.refuses_all = True
+    with pytest.raises(ClientError, match="403"):
+        transfer.is_stored(moves(client), KEY, file)
 
 
 @pytest.mark.parametrize("sent", [1, 2, 3, 4])
