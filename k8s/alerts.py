@@ -14,9 +14,6 @@ from k8s.names import PREFLIGHT, RUN_NAMESPACE
 
 Severity = Literal["critical", "warning"]
 
-REWARD_NEAR_ZERO = 0.01
-REPETITION_SHARE, TRUNCATED_SHARE = 0.3, 0.9
-"""Where Miles' own verification saw a lost reduction (repetition 0.3 to 0.8, reward 0)."""
 TASK_AGE_SECONDS = 3_600
 STEP_SECONDS = 3_600
 """Without the save that a step may end with."""
@@ -49,11 +46,11 @@ class Alert:
 
 def outcome_alerts(plan: Plan) -> tuple[Alert, ...]:
     """Whether what is trained on makes sense. Engines may lag as far behind as samples that are still trained on."""
-    stale = plan.workload.batch.staleness_versions
+    stale, gates = plan.workload.batch.staleness_versions, plan.workload.gates
     return (
         Alert(
             name="MoerlRewardNearZero",
-            expression=f"abs(max(moerl_trainer_reward_mean)) < {REWARD_NEAR_ZERO} and max(moerl_trainer_step) > 3",
+            expression=f"abs(max(moerl_trainer_reward_mean)) < {gates.reward_near_zero} and max(moerl_trainer_step) > 3",
             lasts="30m",
             severity="critical",
             summary="The mean reward is {{ $value }}.",
@@ -61,7 +58,7 @@ def outcome_alerts(plan: Plan) -> tuple[Alert, ...]:
         ),
         Alert(
             name="MoerlRepetition",
-            expression=f"max(moerl_trainer_repetition_share) > {REPETITION_SHARE}",
+            expression=f"max(moerl_trainer_repetition_share) > {gates.repetition_share_max}",
             lasts="15m",
             severity="critical",
             summary="{{ $value | humanizePercentage }} of the samples repeat themselves.",
@@ -69,7 +66,7 @@ def outcome_alerts(plan: Plan) -> tuple[Alert, ...]:
         ),
         Alert(
             name="MoerlTruncated",
-            expression=f"max(moerl_trainer_truncated_share) > {TRUNCATED_SHARE}",
+            expression=f"max(moerl_trainer_truncated_share) > {gates.truncated_share_max}",
             lasts="15m",
             severity="warning",
             summary="{{ $value | humanizePercentage }} of the samples hit the length limit.",

@@ -208,6 +208,8 @@ class TrainerWorkload(Part):
     """MoE token dispatcher; the software stack's own when absent."""
     save_optimizer: bool = True
     """False makes checkpoints that cannot be resumed."""
+    gates: bool = True
+    """False lets a run end well whose last batches all repeat, are cut off or have no reward above the lowest."""
     flags: dict[FlagName, bool | int | float | str] = {}
     """Further flags of the RL framework, without dashes: learning rate, batch, losses. `true` is a bare flag, `false` takes
     a default one away; flags that follow from the rest of this file are refused."""

@@ -13,6 +13,7 @@ from infra.config.backend import A2aBackend, Dispatcher, a2a_backend, dispatcher
 from infra.config.batch_plan import BatchPlan, batch_plan, engines_busy, queue_length
 from infra.config.engine_plan import EnginePlan, engine_plan
 from infra.config.environment import Environment, PoolRole
+from infra.config.gates_plan import GatesPlan
 from infra.config.geometry import (
     OPTIMIZER_BYTES,
     RolloutGeometry,
@@ -110,6 +111,7 @@ class WorkloadPlan:
     cuda_archs: tuple[str, ...]
     trainer: TrainerPlan
     batch: BatchPlan
+    gates: GatesPlan
     rollouts: tuple[RolloutPlan, ...]
     cpu_workers: tuple[CpuWorkerPlan, ...]
     router: bool
@@ -204,6 +206,7 @@ def workload_plan(environment: Environment, pools: tuple[PoolPlan, ...], catalog
             ),
         ),
         batch=batch,
+        gates=GatesPlan(enforced=written.trainer.gates),
         rollouts=tuple(rollouts),
         router=written.rollout.router,
         cpu_workers=tuple(

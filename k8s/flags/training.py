@@ -48,6 +48,7 @@ REFUSED: Mapping[str, str] = {
     "debug-rollout-only": "it does not train",
     "debug-skip-weight-update": "it publishes no weights, so engines would sample the first ones for ever",
     "debug-disable-optimizer": "it does not train",
+    "no-check-for-nan-in-loss-and-grad": "steps whose gradients are not finite would be left out unseen, and the run end well",
     "eval-interval": "it would wait for engines that the trainer does not have; evaluate published weights in a job of their own",
     "custom-config-path": "it overrides every other flag unseen; write the flags themselves",
 }

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from infra.config.gates_plan import GatesPlan
 from infra.config.plan import Plan
 from k8s import alerts, dashboards
 from k8s.metrics import METRICS, TARGET_LABELS
@@ -96,6 +97,15 @@ def test_the_outcomes_that_exit_code_zero_hides_each_have_a_rule() -> None:
         "MoerlPreflightFailed",
         "MoerlDrainOverBudget",
     } <= set(rules_of(plan_of("reference-p5en")))
+
+
+def test_outcome_rules_have_the_bounds_that_the_entrypoint_has() -> None:
+    plan = plan_of("reference-p5en")
+    gates = GatesPlan(enforced=True, repetition_share_max=0.11, truncated_share_max=0.22, reward_near_zero=0.33)
+    rules = rules_of(replace(plan, workload=replace(plan.workload, gates=gates)))
+    assert rules["MoerlRepetition"]["expr"].endswith("> 0.11")
+    assert rules["MoerlTruncated"]["expr"].endswith("> 0.22")
+    assert "< 0.33 and" in rules["MoerlRewardNearZero"]["expr"]
 
 
 def test_efa_silence_is_asked_of_those_that_should_speak() -> None:

@@ -44,6 +44,10 @@ class Node:
         return int(self._of(int))
 
     @property
+    def share(self) -> float:
+        return float(self._of(float))
+
+    @property
     def flag(self) -> bool:
         return bool(self._of(bool))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from infra.catalog.transport_variables import variables
@@ -18,6 +20,12 @@ def test_trainer_has_one_worker_a_node_and_the_geometry_of_the_whole_pool(planne
             nodes,
             nodes * 8,
         )
+
+
+def test_gates_are_enforced_unless_the_file_says_otherwise(planned) -> None:
+    assert planned(S).workload.gates.enforced
+    off = planned(S, {"workload.trainer.gates": False}).workload.gates
+    assert off == replace(planned(S).workload.gates, enforced=False)
 
 
 def test_a_lost_node_takes_its_whole_engine(planned) -> None:

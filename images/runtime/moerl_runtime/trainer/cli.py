@@ -24,7 +24,8 @@ from moerl_runtime.trainer.control import Control, scraper
 from moerl_runtime.trainer.run import Around, Order, Process, run
 
 EPILOG = """exit codes: 0 the last step is committed, 1 it failed, 2 wrong input, 3 another attempt is alive, 4 the lease was
-lost, 5 the last step was not committed, 6 no step is left, 7 scratch and the committed checkpoint disagree.
+lost, 5 the last step was not committed, 6 no step is left, 7 scratch and the committed checkpoint disagree, 8 the last step
+is committed, and the last batches were garbage: all repeat, are cut off, or have no reward above the lowest of the run.
 
 variables: MOERL_RUN names the run, MOERL_ATTEMPT this attempt's Ray cluster, POD_IP the address to serve metrics on.
 

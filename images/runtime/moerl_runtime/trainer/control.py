@@ -4,6 +4,7 @@
     GET  /framework/metrics    what Miles exports on its own port; empty where there is nothing
     POST /v1/series            {source, series: [[name, labels, value]]}: totals of one process
     POST /v1/phase             {phase, step}: it begins now
+    POST /v1/history           {batches, reward_lowest}: the latest batches, as `gates` writes them
 
 Phases are told apart by what this package sees of them. `wait` is the rollout class waiting for samples, `train` all until
 the next thing begins, Megatron's own save included; `save` is the hand-over to the uploader and `publish` that of weights.
@@ -20,10 +21,12 @@ import urllib3
 
 from moerl_runtime.metrics import CONTENT_TYPE, Metrics
 from moerl_runtime.serve import Answer, Request
-from moerl_runtime.trainer import report
+from moerl_runtime.trainer import gates, report
+from moerl_runtime.trainer.gates import History
 from moerl_runtime.trainer.metrics import FAMILIES, PHASES, metrics
 
 FRAMEWORK_TIMEOUT_SECONDS = 5.0
+POSTS = (report.SERIES_PATH, report.PHASE_PATH, report.HISTORY_PATH)
 
 Clock = Callable[[], float]
 Scrape = Callable[[], bytes]
@@ -42,12 +45,31 @@ class Control:
         self._step: int | None = None
         self._step_since_unix = unix_clock()
         self._committed_step: int | None = None
+        self._history = History()
 
     @property
     def step(self) -> int | None:
         """The newest step that any process spoke of; None before the first."""
         with self._lock:
             return self._step
+
+    @property
+    def history(self) -> History:
+        """The latest batches that the data source spoke of."""
+        with self._lock:
+            return self._history
+
+    @property
+    def weight_version(self) -> int:
+        """The newest version that any process published; 0 before the first."""
+        with self._lock:
+            found = [
+                value
+                for series in self._sources.values()
+                for name, _, value in series
+                if name == "moerl_trainer_weight_version"
+            ]
+        return int(max(found, default=0))
 
     def committed(self, step: int) -> None:
         with self._lock:
@@ -58,11 +80,15 @@ class Control:
             return Answer(body=self.exposition().encode(), content_type=CONTENT_TYPE)
         if request.method == "GET" and request.path == "/framework/metrics":
             return Answer(body=self._scrape(), content_type=CONTENT_TYPE)
-        if request.method == "POST" and request.path in (report.SERIES_PATH, report.PHASE_PATH):
+        if request.method == "POST" and request.path in POSTS:
             try:
                 body = json.loads(request.body)
                 if request.path == report.PHASE_PATH:
                     self._begin(body["phase"], int(body["step"]))
+                elif request.path == report.HISTORY_PATH:
+                    history = gates.history(body)
+                    with self._lock:
+                        self._history = history
                 else:
                     self._take(str(body["source"]), body["series"])
             except (ValueError, KeyError, TypeError) as error:

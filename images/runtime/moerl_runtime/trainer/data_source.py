@@ -24,7 +24,7 @@ from moerl_runtime.metrics import Metrics
 from moerl_runtime.plan import Node
 from moerl_runtime.sqs import SqsClient
 from moerl_runtime.store import S3Client
-from moerl_runtime.trainer import arguments, framework, report, samples, settings
+from moerl_runtime.trainer import arguments, framework, gates, report, samples, settings
 from moerl_runtime.trainer.dispatch import Feed, Fetch, Limits, Pace, Queues
 from moerl_runtime.trainer.ledger import Ledger
 from moerl_runtime.trainer.metrics import metrics as trainer_metrics
@@ -109,6 +109,8 @@ class DataSource:
             pace=self._pace,
         )
         self._publisher = publisher(self._parts.s3, self.settings, document) if self._is_slime else None
+        self._gates = gates.read(document)
+        self._history = gates.History()
         self._version = 0
         self._loaded = False
 
@@ -153,6 +155,7 @@ class DataSource:
                     "framework": self.settings.framework,
                     "ledger": self._feed.state(rollout_id),
                     "prompts": self.prompts.fingerprint,
+                    "history": self._history.until(rollout_id).document(),
                 },
             )
             self._feed.saved(rollout_id)
@@ -208,6 +211,7 @@ class DataSource:
         waited = self._parts.clock() - began
         found = samples.statistics(taken, version)
         self._export(reporter.metrics, found)
+        self._remember(step, found)
         groups = [
             samples.framework_group(self._parts.sample_class, group, self.prompts.row(group.position))
             for group in taken
@@ -234,6 +238,8 @@ class DataSource:
                 "Put the old file back, or start a new run.",
             )
         self._ledger.restore(metadata["ledger"])
+        # Absent in checkpoints of an older release: this attempt's own batches are judged then.
+        self._history = gates.history(metadata.get("history"))
 
     def _publish(self, publisher: Publisher, export: Path | None, step: int) -> None:
         if export is None or not any(export.glob("*.safetensors")):
@@ -248,6 +254,19 @@ class DataSource:
         publisher.enqueue(export, self._version, "full", None)
         publisher.flush(PUBLISH_SECONDS)
         self._parts.reporter.metrics.set("moerl_trainer_weight_version", self._version)
+
+    def _remember(self, step: int, found: samples.BatchStatistics) -> None:
+        """For the entrypoint, which judges the last batches: with the next save, and at once for a run without saves."""
+        batch = gates.Batch(
+            step=step,
+            reward_min=found.reward_min,
+            reward_max=found.reward_max,
+            repetition_share=found.repetition_share,
+            truncated_share=found.truncated_share,
+        )
+        # One more than is judged: of the newest the step may not be saved yet.
+        self._history = self._history.after(batch, keep=self._gates.batches)
+        self._parts.reporter.history(self._history.document())
 
     def _export(self, metrics: Metrics, found: samples.BatchStatistics) -> None:
         metrics.set("moerl_trainer_reward_mean", found.reward_mean)

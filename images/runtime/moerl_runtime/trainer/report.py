@@ -24,7 +24,7 @@ Post = Callable[[str, dict[str, Any]], None]
 """(path, body). Raises urllib3.exceptions.HTTPError where it did not arrive."""
 PERIOD_SECONDS = 5.0
 TIMEOUT_SECONDS = 5.0
-SERIES_PATH, PHASE_PATH = "/v1/series", "/v1/phase"
+SERIES_PATH, PHASE_PATH, HISTORY_PATH = "/v1/series", "/v1/phase", "/v1/history"
 
 
 class Reporter:
@@ -33,30 +33,34 @@ class Reporter:
     def __init__(self, source: str, metrics: Metrics, post: Post, *, period_seconds: float = PERIOD_SECONDS) -> None:
         self.metrics = metrics
         self._source, self._post, self._period_seconds = source, post, period_seconds
-        self._phases: queue.SimpleQueue[tuple[Phase, int] | None] = queue.SimpleQueue()
+        self._posts: queue.SimpleQueue[tuple[str, dict[str, Any]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, daemon=True, name="report")
         self._thread.start()
 
     def phase(self, phase: Phase, step: int) -> None:
         """That phase of that step begins now."""
-        self._phases.put((phase, step))
+        self._posts.put((PHASE_PATH, {"phase": phase, "step": step}))
+
+    def history(self, document: dict[str, Any]) -> None:
+        """The latest batches, as `gates` writes them."""
+        self._posts.put((HISTORY_PATH, document))
 
     def close(self) -> None:
         """Sends what is left."""
-        self._phases.put(None)
+        self._posts.put(None)
         self._thread.join(timeout=2 * TIMEOUT_SECONDS)
 
     def _run(self) -> None:
         while True:
             try:
-                item = self._phases.get(timeout=self._period_seconds)
+                item = self._posts.get(timeout=self._period_seconds)
             except queue.Empty:
                 self._send(SERIES_PATH, self._series())
                 continue
             if item is None:
                 self._send(SERIES_PATH, self._series())
                 return
-            self._send(PHASE_PATH, {"phase": item[0], "step": item[1]})
+            self._send(*item)
 
     def _series(self) -> dict[str, Any]:
         series = [[name, dict(labels), value] for name, labels, value in self.metrics.series()]

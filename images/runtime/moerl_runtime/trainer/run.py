@@ -3,7 +3,7 @@
 The lease comes first, since two trainers would write to one checkpoint path; then what was restored is compared with what is
 committed, and the framework starts with the export of that step as its `--hf-checkpoint`, so that engines and trainer agree
 on version 0. Afterwards three things end it: train.py itself, a lost lease (at once: another attempt may be running), or
-SIGTERM. An end is good only when the last step is committed.
+SIGTERM. An end is good only when the last step is committed and the last batches were worth training on.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ from moerl_runtime import lease as leases
 from moerl_runtime import plan as plans
 from moerl_runtime.checkpoint import handover, resolve
 from moerl_runtime.checkpoint.layout import Position
+from moerl_runtime.checkpoint.resolve import Checkpoint
 from moerl_runtime.faults import InputFault, RuntimeFault
 from moerl_runtime.lease import Lease, LeaseLost
 from moerl_runtime.plan import Node
 from moerl_runtime.protocol import Attempt
 from moerl_runtime.store import S3Client
 from moerl_runtime.trainer import flags as command_line
+from moerl_runtime.trainer import gates
 from moerl_runtime.trainer.control import Control
 from moerl_runtime.trainer.flags import Flags
+from moerl_runtime.trainer.gates import Gates, History
 from moerl_runtime.trainer.settings import Resumed, Settings
 
 Result = TypeVar("Result")
@@ -39,6 +42,8 @@ LOOK_SECONDS = 2.0
 SIGNAL_SECONDS, COMMITTED_SECONDS = 30.0, 60.0
 SIGNAL_PREFIX = "save before "
 """Of the value that the schedule of a capacity block writes (`infra.stacks.pool`), before the time of its end."""
+EARLY_SAVE_INTERVAL = 3
+"""Save intervals from here up have no save of their own by the time that the early one is made, after step 1."""
 STOP_SECONDS = 30.0
 """Between asking train.py to end and ending it."""
 
@@ -117,10 +122,17 @@ class Order:
     def steps(self) -> int:
         return int(command_line.needed(self.flags, "num-rollout"))
 
+    @property
+    def sentinel(self) -> Path | None:
+        """The file that makes Miles save after the step in work; None for slime and for a run without checkpoints."""
+        written = command_line.value(self.flags, "save-trigger-sentinel")
+        return None if written is None else Path(written)
+
 
 def run(order: Order, around: Around, control: Control) -> None:
     """Runs one attempt. Raises RuntimeFault, with its own exit code, unless the run is at its end."""
     check(order)
+    bounds = gates.read(order.plan)
     position = _restored(order, around)
     with leases.acquire(
         around.s3,
@@ -136,6 +148,8 @@ def run(order: Order, around: Around, control: Control) -> None:
     ) as lease:
         resumed = _resumed(order, around, position)
         if resumed is not None and resumed.step + 1 >= order.steps:
+            if history := gates.history(resumed.metadata.get("history")):
+                _judge(around, bounds, history)
             raise NothingToDo(
                 "--num-rollout",
                 order.steps,
@@ -147,11 +161,11 @@ def run(order: Order, around: Around, control: Control) -> None:
         around.report(f"trainer: attempt {lease.attempt.number} of {order.run} begins {begins}")
         process = around.start(flags)
         try:
-            _watch(order, around, control, lease, process)
+            _watch(order, around, control, lease, process, bounds=bounds, saves_early=_saves_early(order, resumed))
         finally:
             if process.poll() is None:
                 process.kill()
-        _finish(order, around, control, lease, resumed)
+        _judge(around, bounds, _finish(order, around, control, lease, resumed))
 
 
 def check(order: Order) -> None:
@@ -196,9 +210,8 @@ def prepared(order: Order, attempt: Attempt, resumed: Resumed | None) -> Flags:
                 "Restore another checkpoint (`checkpoint restore --checkpoint`), or start a new run.",
             )
         flags = command_line.replaced(flags, "hf-checkpoint", export)
-    sentinel = command_line.value(flags, "save-trigger-sentinel")
-    if sentinel is not None:
-        Path(sentinel).unlink(missing_ok=True)
+    if order.sentinel is not None:
+        order.sentinel.unlink(missing_ok=True)
     settings = Settings(
         framework=command_line.framework(flags),
         run=order.run,
@@ -273,12 +286,27 @@ def _resumed(order: Order, around: Around, position: Position | None) -> Resumed
     return Resumed(attempt=position.attempt, step=position.step, metadata=found.metadata)
 
 
-def _watch(order: Order, around: Around, control: Control, lease: Lease, process: Process) -> None:
+def _saves_early(order: Order, resumed: Resumed | None) -> bool:
+    """Whether a new run saves once before its first interval is over: a save that cannot work is to be found in minutes."""
+    saves_late = int(command_line.value(order.flags, "save-interval") or 1) >= EARLY_SAVE_INTERVAL
+    return resumed is None and order.sentinel is not None and saves_late
+
+
+def _watch(
+    order: Order,
+    around: Around,
+    control: Control,
+    lease: Lease,
+    process: Process,
+    *,
+    bounds: Gates,
+    saves_early: bool,
+) -> None:
     """Until train.py ends by itself with 0; everything else raises."""
     pool = plans.pool(order.plan, order.plan["workload"]["trainer"]["pool"].text)
     block: Mapping[str, Any] | None = pool["capacity"]["block"].value
-    sentinel = command_line.value(order.flags, "save-trigger-sentinel")
-    asked = block is None or sentinel is None
+    sentinel = order.sentinel
+    asked, warned = block is None or sentinel is None, False
     signal_at = committed_at = around.clock()
     while (code := process.poll()) is None:
         if not lease.held():
@@ -292,10 +320,16 @@ def _watch(order: Order, around: Around, control: Control, lease: Lease, process
             asked = save_asked(_signal(around, block), block["scale_down_at"])
             if asked:
                 around.report(f"trainer: the capacity block ends at {block['scale_down_at']}; saving after this step")
-                Path(sentinel).touch()
+                sentinel.touch()
+        # Not before: Megatron cannot load a checkpoint of iteration 0, and the version says that step 0 has had its turn.
+        if saves_early and sentinel is not None and control.weight_version >= 1:
+            saves_early = False
+            around.report("trainer: step 0 is done; saving once early, to know that saves work")
+            sentinel.touch()
         if now >= committed_at:
             committed_at = now + COMMITTED_SECONDS
             _tried(around, "checkpoint", lambda: _show_committed(order, around, control))
+            warned = _warned(around, bounds, control.history, warned)
         if around.wait(LOOK_SECONDS):
             _stop(around, process)
             raise RuntimeFault("trainer", order.run, "was asked to stop", "It resumes from its last checkpoint.")
@@ -305,19 +339,38 @@ def _watch(order: Order, around: Around, control: Control, lease: Lease, process
         )
 
 
-def _finish(order: Order, around: Around, control: Control, lease: Lease, resumed: Resumed | None) -> None:
-    """Waits for the commit of the last step. Raises unless steps were run and the last one is committed."""
+def _warned(around: Around, bounds: Gates, history: History, warned: bool) -> bool:
+    """Whether the latest batches are bad; says so when they become it. Later ones may be better, so the run goes on."""
+    bad = gates.fault(bounds, history) if len(history.batches) >= bounds.batches else None
+    if bad is not None and not warned:
+        around.report(f"trainer: {bad}")
+    return bad is not None
+
+
+def _judge(around: Around, bounds: Gates, history: History) -> None:
+    """Raises BadBatches for a run that should not count as a success."""
+    bad = gates.fault(bounds, history)
+    if bad is None:
+        return
+    if bounds.enforced:
+        raise bad
+    around.report(f"trainer: no error, since workload.trainer.gates is false: {bad}")
+
+
+def _finish(order: Order, around: Around, control: Control, lease: Lease, resumed: Resumed | None) -> History:
+    """Waits for the commit of the last step, and returns the batches that it says. Raises unless steps were run and the last
+    one is committed."""
     if control.step is None and _committed_step(order, around) == (None if resumed is None else resumed.step):
         raise RuntimeFault(
             "train.py", 0, "ended well and ran no step", "Compare --num-rollout and the checkpoint that it loaded."
         )
     if order.directory is None:
-        return
+        return control.history
     last, patience = order.steps - 1, order.plan["workload"]["trainer"]["save_seconds_max"].number
     began = told = around.clock()
     while (
-        step := _tried(around, "checkpoint", lambda: _show_committed(order, around, control))
-    ) is None or step < last:
+        found := _tried(around, "checkpoint", lambda: _show_committed(order, around, control))
+    ) is None or found.step < last:
         now = around.clock()
         if now - began > patience or not lease.held():
             raise handover.NotCommitted(
@@ -325,24 +378,31 @@ def _finish(order: Order, around: Around, control: Control, lease: Lease, resume
             )
         if now - told >= SIGNAL_SECONDS:
             told = now
-            around.report(f"trainer: waiting for the commit of step {last}; the newest is {step}")
+            newest = None if found is None else found.step
+            around.report(f"trainer: waiting for the commit of step {last}; the newest is {newest}")
         if around.wait(LOOK_SECONDS):
             raise handover.NotCommitted("step", last, "was not committed when the run was stopped", "Run it again.")
     around.report(f"trainer: step {last} is committed; the run is at its end")
+    return gates.history(found.metadata.get("history"))
 
 
-def _show_committed(order: Order, around: Around, control: Control) -> int | None:
-    step = _committed_step(order, around)
-    if step is not None:
-        control.committed(step)
-    return step
+def _show_committed(order: Order, around: Around, control: Control) -> Checkpoint | None:
+    found = _newest(order, around)
+    if found is not None:
+        control.committed(found.step)
+    return found
 
 
 def _committed_step(order: Order, around: Around) -> int | None:
+    found = _newest(order, around)
+    return None if found is None else found.step
+
+
+def _newest(order: Order, around: Around) -> Checkpoint | None:
+    """The newest committed checkpoint."""
     if order.directory is None:
         return None
-    found = resolve.resolve(around.s3, order.bucket, order.prefix, order.run)
-    return None if found is None else found.step
+    return resolve.resolve(around.s3, order.bucket, order.prefix, order.run)
 
 
 def _signal(around: Around, block: Mapping[str, Any]) -> str | None:

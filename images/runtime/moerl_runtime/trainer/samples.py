@@ -23,6 +23,8 @@ RESERVED = frozenset({"raw_reward", "round_number"})
 class BatchStatistics:
     samples: int
     reward_mean: float
+    reward_min: float
+    reward_max: float
     repetition_share: float
     truncated_share: float
     staleness_versions: float
@@ -53,10 +55,12 @@ def problem(sample: Sample) -> str | None:
 
 def statistics(taken: Sequence[Taken], version: int) -> BatchStatistics:
     samples = [sample for group in taken for sample in group.samples]
-    count = len(samples)
+    count, rewards = len(samples), [sample.reward for sample in samples]
     return BatchStatistics(
         samples=count,
-        reward_mean=sum(sample.reward for sample in samples) / count,
+        reward_mean=sum(rewards) / count,
+        reward_min=min(rewards),
+        reward_max=max(rewards),
         repetition_share=sum(repeats(sample.response) for sample in samples) / count,
         truncated_share=sum(sample.status == "truncated" for sample in samples) / count,
         staleness_versions=sum(version - min(sample.versions) for sample in samples) / count,

@@ -17,6 +17,7 @@ from moerl_runtime.metrics import Metrics
 from moerl_runtime.plan import Node
 from moerl_runtime.protocol import Attempt, DeadLetter, ResultMessage, Sample, TaskMessage, TaskPayload
 from moerl_runtime.trainer.dispatch import Queues
+from moerl_runtime.trainer.gates import Batch, History
 from moerl_runtime.trainer.metrics import metrics
 from moerl_runtime.trainer.report import Reporter
 from moerl_runtime.trainer.settings import Resumed, Settings
@@ -260,6 +261,15 @@ def reporter(posts: Posts, found: Metrics | None = None) -> Reporter:
     return Reporter("test", found or metrics(), posts, period_seconds=0.05)
 
 
+def history(count: int, **changes: float) -> History:
+    """So many batches; without changes, of a run that learns."""
+    found = History()
+    for step in range(count):
+        batch = {"reward_min": 0.0, "reward_max": 1.0, "repetition_share": 0.0, "truncated_share": 0.1} | changes
+        found = found.after(Batch(step=step, **batch), keep=count)
+    return found
+
+
 def plan_document(bed_: Bed, *, scratch: str = "fsx", checkpoint_bucket: str | None = None) -> dict[str, Any]:
     return {
         "region": REGION,
@@ -274,6 +284,7 @@ def plan_document(bed_: Bed, *, scratch: str = "fsx", checkpoint_bucket: str | N
         "workload": {
             "trainer": {"pool": "trainer", "save_seconds_max": 60},
             "batch": {"staleness_versions": 2},
+            "gates": {"enforced": True, "batches": 5, "repetition_share_max": 0.3, "truncated_share_max": 0.9},
             "cpu_workers": [],
         },
     }

@@ -19,8 +19,9 @@ from moerl_runtime.checkpoint import handover
 from moerl_runtime.cli import main
 from moerl_runtime.faults import InputFault, RuntimeFault
 from moerl_runtime.lease import LeaseHeld, LeaseLost
+from moerl_runtime.trainer.gates import BadBatches
 from moerl_runtime.trainer.run import Disagreement, NothingToDo
-from tests.images.runtime.trainer.fakes import REGION, Bed, plan_document
+from tests.images.runtime.trainer.fakes import REGION, Bed, history, plan_document
 
 STEPS = 3
 TRAIN = """
@@ -40,7 +41,8 @@ urllib.request.urlopen(urllib.request.Request(known["control"] + "/v1/phase", bo
 if order["hang"]:
     signal.pause()
 prefix = layout.step_prefix("checkpoints/", Attempt(run=known["run"], number=known["attempt"]), order["step"])
-done = layout.Complete(run=known["run"], attempt=known["attempt"], step=order["step"], nodes=("a",), files=())
+done = layout.Complete(run=known["run"], attempt=known["attempt"], step=order["step"], nodes=("a",), files=(),
+    metadata={"history": order["history"]})
 s3 = store.client(order["region"], known["endpoint_url"])
 store.put(s3, order["bucket"], layout.complete_key(prefix), protocol.encode(done))
 sys.exit(order["code"])
@@ -72,8 +74,9 @@ class Pod:
             "AWS_ENDPOINT_URL": endpoint_url,
         }
 
-    def order(self, *, step: int = STEPS - 1, code: int = 0, hang: bool = False) -> None:
+    def order(self, *, step: int = STEPS - 1, code: int = 0, hang: bool = False, **batch: float) -> None:
         order = {"step": step, "code": code, "hang": hang, "region": REGION, "bucket": self.aws.bucket}
+        order["history"] = history(STEPS, **batch).document()
         (self.root / "order.json").write_text(json.dumps(order))
 
     def run(self, **variables: str) -> int:
@@ -103,6 +106,17 @@ def test_a_run_ends_with_0_when_its_last_step_is_committed(pod: Pod) -> None:
     known: dict[str, Any] = json.loads((pod.root / "settings.json").read_text())
     assert (known["run"], known["attempt"], known["framework"]) == ("trainer-0123abcd", 1, "miles")
     assert 'moerl_trainer_phase{phase="train"} 1.0' in (pod.root / "metrics.txt").read_text()
+
+
+def test_a_run_that_is_committed_and_learned_from_garbage_does_not_end_with_0(
+    pod: Pod, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pod.order(reward_min=0.0, reward_max=0.0)
+    assert pod.run() == 8
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(
+        "reward = 0.0: is the lowest of the run, and no sample had more in each of the last 3 batches"
+    )
 
 
 def test_an_error_of_train_py_is_an_error_of_the_run(pod: Pod, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,12 +156,13 @@ def test_the_chart_calls_it_by_options_that_it_has(pod: Pod, capsys: pytest.Capt
 
 
 def test_every_end_has_an_exit_code_of_its_own() -> None:
-    ends = (RuntimeFault, InputFault, LeaseHeld, LeaseLost, handover.NotCommitted, NothingToDo, Disagreement)
-    assert [end.exit_code for end in ends] == list(range(1, 8))
+    ends: tuple[type[RuntimeFault], ...] = (RuntimeFault, InputFault, LeaseHeld, LeaseLost, handover.NotCommitted)
+    ends += (NothingToDo, Disagreement, BadBatches)
+    assert [end.exit_code for end in ends] == list(range(1, 9))
 
 
 def test_the_help_names_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["trainer", "--help"], variables={})
     text = capsys.readouterr().out
-    assert all(f"{code} " in text for code in range(8))
+    assert all(f"{code} " in text for code in range(9))

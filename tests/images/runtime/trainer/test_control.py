@@ -10,9 +10,10 @@ import urllib3
 
 from moerl_runtime.serve import Answer, Request, serving
 from moerl_runtime.trainer.control import Control, scraper
+from moerl_runtime.trainer.gates import History
 from moerl_runtime.trainer.metrics import metrics
-from moerl_runtime.trainer.report import PHASE_PATH, SERIES_PATH, Reporter, poster
-from tests.images.runtime.trainer.fakes import Clock
+from moerl_runtime.trainer.report import HISTORY_PATH, PHASE_PATH, SERIES_PATH, Reporter, poster
+from tests.images.runtime.trainer.fakes import Clock, history
 
 
 def control(clock: Clock | None = None, framework: bytes = b"") -> Control:
@@ -64,6 +65,16 @@ def test_phases_and_their_seconds() -> None:
     assert found["moerl_trainer_step_started_timestamp_seconds"] == 1_000.0
 
 
+def test_the_newest_history_and_version_are_kept() -> None:
+    head = control()
+    assert (head.history, head.weight_version) == (History(), 0)
+    for count in (2, 3):
+        assert post(head, HISTORY_PATH, history(count).document()) == 200
+    post(head, SERIES_PATH, series("rank-0", ("moerl_trainer_weight_version", {}, 4.0)))
+    post(head, SERIES_PATH, series("manager", ("moerl_trainer_weight_version", {}, 0.0)))
+    assert (head.history, head.weight_version) == (history(3), 4)
+
+
 def test_before_the_first_report_no_step_is_known() -> None:
     head = control()
     assert head.step is None
@@ -78,6 +89,9 @@ def test_before_the_first_report_no_step_is_known() -> None:
     [
         (PHASE_PATH, {"phase": "sleep", "step": 0}),
         (PHASE_PATH, {"phase": "wait"}),
+        (HISTORY_PATH, {"batches": []}),
+        (HISTORY_PATH, {"batches": [{"step": 1}], "reward_lowest": 0.0}),
+        (HISTORY_PATH, ["batches"]),
         (PHASE_PATH, []),
         (SERIES_PATH, series("a", ("up", {}, 1.0))),
         (SERIES_PATH, {"source": "a", "series": [["moerl_trainer_step", {}, "many"]]}),

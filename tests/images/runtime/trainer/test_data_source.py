@@ -14,9 +14,11 @@ from moerl_runtime.checkpoint import handover
 from moerl_runtime.faults import InputFault
 from moerl_runtime.lease import LeaseLost
 from moerl_runtime.protocol import Attempt
+from moerl_runtime.trainer import gates
 from moerl_runtime.trainer.data_source import DataSource, Parts, fetcher
 from moerl_runtime.trainer.dispatch import Pace
 from moerl_runtime.trainer.prompts import renderer
+from moerl_runtime.trainer.report import HISTORY_PATH
 from moerl_runtime.trainer.settings import Resumed
 from moerl_runtime.weights import safetensors
 from moerl_runtime.weights.publish import read_current
@@ -99,6 +101,35 @@ def test_a_run_of_two_attempts_trains_on_every_prompt_once(aws: Bed, tmp_path: P
     assert len(set(prompts)) == len(prompts) == 16
     indices = [entry.index for batch in groups for group in batch for entry in group]
     assert len(set(indices)) == len(indices) == 32
+
+
+def test_a_save_tells_the_batches_until_its_step_and_a_resume_goes_on_from_them(aws: Bed, tmp_path: Path) -> None:
+    """Miles asks for the next batch before it saves a step, and a resumed run asks for that batch again."""
+    args = args_of(aws, tmp_path, prompts=100)
+    posts = Posts()
+    first = source(aws, args, posts)
+    first.load(-1)
+    with Fleet([agent(aws, 1)]):
+        for step in range(8):
+            first.batch(step, 0)
+        save_files(args, 6)
+        first.save(6)
+        first.close()
+    (ready,) = handover.waiting(Path(args.save))
+    told = gates.history(json.loads(json.dumps(ready.metadata["history"])))
+    assert [batch.step for batch in told.batches] == [2, 3, 4, 5, 6], "as many as are judged"
+    assert all((batch.reward_min, batch.reward_max) == (0.0, 1.0) for batch in told.batches)
+    assert told.reward_lowest == 0.0
+    heard = [gates.history(body) for path, body in posts.bodies if path == HISTORY_PATH]
+    assert [found.batches[-1].step for found in heard] == list(range(8)), "the head hears each at once"
+
+    resumed = Resumed(attempt=1, step=6, metadata=json.loads(json.dumps(dict(ready.metadata))))
+    second = source(aws, args_of(aws, tmp_path, resumed=resumed, attempt=2), posts)
+    second.load(6)
+    with Fleet([agent(aws, 2)]):
+        second.batch(7, 0)
+        second.close()
+    assert [batch.step for batch in second._history.batches] == [2, 3, 4, 5, 6, 7]
 
 
 def test_a_batch_is_in_the_frameworks_form_with_its_metrics(aws: Bed, tmp_path: Path) -> None:

@@ -16,10 +16,13 @@ from moerl_runtime.checkpoint.layout import Complete, Position
 from moerl_runtime.faults import InputFault, RuntimeFault
 from moerl_runtime.lease import LeaseHeld, LeaseLost
 from moerl_runtime.protocol import Attempt
+from moerl_runtime.serve import Request
 from moerl_runtime.trainer import flags, settings
 from moerl_runtime.trainer.control import Control
+from moerl_runtime.trainer.gates import BadBatches
+from moerl_runtime.trainer.report import HISTORY_PATH, SERIES_PATH
 from moerl_runtime.trainer.run import LOOK_SECONDS, Around, Disagreement, NothingToDo, Order, run, save_asked
-from tests.images.runtime.trainer.fakes import Bed, Clock, plan_document, plan_node
+from tests.images.runtime.trainer.fakes import Bed, Clock, history, plan_document, plan_node
 
 RUN = "trainer-0123abcd"
 STEPS = 6
@@ -67,6 +70,7 @@ class Rig:
         self.document = plan_document(aws) | changes
         self.parameter: Callable[[str], str | None] = lambda _: None
         self.stopped = False
+        self.history: Any = history(STEPS).document()
         self.control = Control(clock=self.clock, unix_clock=lambda: 0.0, scrape=lambda: b"")
         path = (
             "moerl_runtime.trainer.rollout.Rollout"
@@ -104,7 +108,7 @@ class Rig:
 
     def commit(self, attempt: int, step: int, **metadata: Any) -> Position:
         below = layout.step_prefix("checkpoints/", Attempt(run=RUN, number=attempt), step)
-        found = {"framework": "miles", "ledger": {"open": []}, "prompts": "f"} | metadata
+        found = {"framework": "miles", "ledger": {"open": []}, "prompts": "f", "history": self.history} | metadata
         body = Complete(run=RUN, attempt=attempt, step=step, nodes=("a",), files=(), metadata=found)
         store.put(self.aws.s3, self.aws.bucket, layout.complete_key(below), protocol.encode(body))
         return Position(attempt=attempt, step=step)
@@ -157,6 +161,10 @@ def _phase(rig: Rig, step: int) -> None:
     rig.control._begin("wait", step)
 
 
+def _post(rig: Rig, path: str, body: Any) -> None:
+    assert rig.control.handle(Request(method="POST", path=path, body=json.dumps(body).encode())).status == 200
+
+
 def test_a_new_run_begins_anew_and_ends_with_its_last_commit(rig: Rig) -> None:
     train = Train(*steps(rig, 1, 3, 5), 0)
     rig.run(train)
@@ -199,6 +207,58 @@ def test_a_last_step_that_is_never_committed_is_no_success(rig: Rig) -> None:
     with pytest.raises(handover.NotCommitted, match="step"):
         rig.run(Train(*steps(rig, 1, 3), 0))
     assert rig.clock.now >= 60
+
+
+def test_a_run_whose_last_batches_are_garbage_is_no_success_and_keeps_its_checkpoint(rig: Rig, aws: Bed) -> None:
+    rig.history = history(STEPS, reward_min=0.0, reward_max=0.0).document()
+    with pytest.raises(BadBatches, match="is the lowest of the run") as caught:
+        rig.run(Train(*steps(rig, 1, 3, 5), 0))
+    assert caught.value.exit_code == 8
+    assert "step 5 is committed" in rig.lines[-1]
+    assert resolve.resolve(aws.s3, aws.bucket, "checkpoints/", RUN) is not None
+
+
+def test_a_second_try_of_such_a_run_says_the_same(rig: Rig) -> None:
+    """It is started again by whatever watches exit codes, and finds no step left."""
+    rig.history = history(STEPS, repetition_share=0.5).document()
+    rig.restored(rig.commit(rig.begin_attempt().number, STEPS - 1))
+    with pytest.raises(BadBatches, match=r"repetition share = 0\.5"):
+        rig.run(Train(0))
+
+
+def test_a_run_that_asks_for_no_gates_ends_well_and_says_what_was_seen(rig: Rig) -> None:
+    rig.document["workload"]["gates"]["enforced"] = False
+    rig.history = history(STEPS, truncated_share=1.0).document()
+    rig.run(Train(*steps(rig, 1, 5), 0))
+    assert rig.lines[-1].startswith("trainer: no error, since workload.trainer.gates is false: truncated share = 1.0")
+
+
+def test_a_last_checkpoint_that_says_nothing_of_its_batches_is_no_success(rig: Rig) -> None:
+    rig.history = None
+    with pytest.raises(BadBatches, match="none is known"):
+        rig.run(Train(*steps(rig, 1, 5), 0))
+
+
+def test_a_run_without_checkpoints_is_judged_by_what_the_head_heard(aws: Bed, tmp_path: Path) -> None:
+    rig = Rig(aws, tmp_path, saves=False)
+    with pytest.raises(BadBatches, match="none is known"):
+        rig.run(Train(lambda: _phase(rig, 0), 0))
+    garbage = history(1, reward_min=0.0, reward_max=0.0).document()
+    with pytest.raises(BadBatches, match="is the lowest"):
+        rig.run(Train(lambda: _post(rig, HISTORY_PATH, garbage), 0))
+
+
+def test_bad_batches_are_told_once_while_the_run_goes_on(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("moerl_runtime.trainer.run.COMMITTED_SECONDS", LOOK_SECONDS)
+
+    def heard(count: int, **changes: float) -> Callable[[], object]:
+        return lambda: _post(rig, HISTORY_PATH, history(count, **changes).document())
+
+    bad = heard(5, truncated_share=0.95)
+    rig.run(Train(heard(4, truncated_share=0.95), bad, bad, bad, heard(6), bad, *steps(rig, 1, 5), 0))
+    assert sum("truncated share = 0.95" in line for line in rig.lines) == 2, (
+        "with the fifth, and when they were bad again"
+    )
 
 
 def test_a_last_commit_that_comes_late_is_waited_for(rig: Rig) -> None:
@@ -319,7 +379,7 @@ def test_a_checkpoint_of_something_else_is_not_resumed(rig: Rig, metadata: dict[
 
 def test_a_run_without_checkpoints_needs_neither_restore_nor_commit(aws: Bed, tmp_path: Path) -> None:
     rig = Rig(aws, tmp_path, saves=False)
-    rig.run(Train(lambda: _phase(rig, 0), 0))
+    rig.run(Train(lambda: _phase(rig, 0), lambda: _post(rig, HISTORY_PATH, history(1).document()), 0))
     rig.control = Control(clock=rig.clock, unix_clock=lambda: 0.0, scrape=lambda: b"")
     with pytest.raises(RuntimeFault, match="ran no step"):
         rig.run(Train(0))
@@ -370,6 +430,52 @@ def test_a_sentinel_of_an_earlier_attempt_asks_for_nothing(rig: Rig) -> None:
     seen: list[bool] = []
     rig.run(Train(lambda: seen.append(rig.sentinel.exists()), *steps(rig, 1, 5), 0))
     assert seen == [False]
+
+
+def published(rig: Rig, version: int) -> Callable[[], object]:
+    series = [["moerl_trainer_weight_version", {}, version]]
+    return lambda: _post(rig, SERIES_PATH, {"source": "rank-0", "series": series})
+
+
+def early_saves(rig: Rig, attempt: int) -> list[int]:
+    """Versions that were out when a save was asked for, by a train.py that takes the sentinel away, as Miles does."""
+    asked: list[int] = []
+
+    def saves() -> None:
+        if rig.sentinel.exists():
+            rig.sentinel.unlink()
+            asked.append(rig.control.weight_version)
+
+    versions = [look for version in range(4) for look in (published(rig, version), saves, saves)]
+    rig.run(Train(saves, *versions, *steps(rig, attempt, 5), 0))
+    return asked
+
+
+def test_a_new_run_saves_once_early_and_not_after_step_0(rig: Rig) -> None:
+    """Megatron cannot load a checkpoint of iteration 0, and a save that fails must not be found out after hours."""
+    rig.flags += ("--save-interval", "20")
+    rig.sentinel.touch()
+    assert early_saves(rig, 1) == [1]
+    assert sum("saving once early" in line for line in rig.lines) == 1
+
+
+def test_a_resumed_run_has_saved_before(rig: Rig) -> None:
+    rig.flags += ("--save-interval", "20")
+    rig.restored(rig.commit(rig.begin_attempt().number, 3))
+    assert early_saves(rig, 2) == []
+
+
+@pytest.mark.parametrize("interval", ["1", "2"])
+def test_a_run_that_saves_at_once_anyway_is_asked_for_no_more(rig: Rig, interval: str) -> None:
+    rig.flags += ("--save-interval", interval)
+    assert early_saves(rig, 1) == []
+
+
+def test_slime_has_no_sentinel_to_save_early_by(aws: Bed, tmp_path: Path) -> None:
+    rig = Rig(aws, tmp_path, framework="slime")
+    at = rig.flags.index("--save-trigger-sentinel")
+    rig.flags = (*rig.flags[:at], *rig.flags[at + 2 :], "--save-interval", "20")
+    assert early_saves(rig, 1) == []
 
 
 @pytest.mark.parametrize(

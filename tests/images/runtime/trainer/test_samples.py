@@ -108,7 +108,7 @@ def test_a_batch_is_summed_up() -> None:
         ],
         version=5,
     )
-    assert (found.samples, found.reward_mean) == (4, 0.625)
+    assert (found.samples, found.reward_mean, found.reward_min, found.reward_max) == (4, 0.625, 0.0, 1.0)
     assert (found.repetition_share, found.truncated_share) == (0.25, 0.25)
     assert found.staleness_versions == (2 + 1 + 0 + 2) / 4
 
