@@ -178,7 +178,7 @@ def test_a_type_that_nobody_checked_is_refused(aws: Embedded, body: dict[str, An
                 "FSx::FileSystem",
                 {
                     "FileSystemType": "LUSTRE",
-                    "SubnetIds": ["subnet-0"],
+                    "SubnetIds": ["subnet-00000000"],
                     "LustreConfiguration": {"ImportPath": "s3://bucket"},
                 },
             ),
