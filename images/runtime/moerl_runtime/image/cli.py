@@ -7,12 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from moerl_runtime import train_script
 from moerl_runtime.image.capabilities import CAPABILITIES_FILE, read
 from moerl_runtime.image.checks import check_image
 from moerl_runtime.image.observed import observe, programs
 from moerl_runtime.preflight.check import document, exit_code
-
-TRAIN_SCRIPT_VARIABLE = "MOERL_TRAIN_SCRIPT"
 
 EPILOG = """exit codes: 0 the image is what its arguments say, 1 it is not, 2 wrong input
 output: one line a check, then one line of JSON
@@ -53,7 +52,7 @@ def _check(arguments: argparse.Namespace) -> int:
         wanted,
         run=programs(arguments.variables),
         library_path=arguments.variables.get("LD_LIBRARY_PATH", ""),
-        train_script=arguments.variables.get(TRAIN_SCRIPT_VARIABLE),
+        train_script=arguments.variables.get(train_script.VARIABLE),
     )
     checks = check_image(wanted, seen)
     for check in checks:

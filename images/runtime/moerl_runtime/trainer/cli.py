@@ -16,10 +16,10 @@ from typing import Any
 import boto3
 from botocore.exceptions import ClientError
 
-from moerl_runtime import plan, store
+from moerl_runtime import plan, store, train_script
 from moerl_runtime.faults import InputFault
 from moerl_runtime.serve import serving
-from moerl_runtime.trainer import flags, framework
+from moerl_runtime.trainer import flags
 from moerl_runtime.trainer.control import Control, scraper
 from moerl_runtime.trainer.run import Around, Order, Process, run
 
@@ -27,7 +27,8 @@ EPILOG = """exit codes: 0 the last step is committed, 1 it failed, 2 wrong input
 lost, 5 the last step was not committed, 6 no step is left, 7 scratch and the committed checkpoint disagree, 8 the last step
 is committed, and the last batches were garbage: all repeat, are cut off, or have no reward above the lowest of the run.
 
-variables: MOERL_RUN names the run, MOERL_ATTEMPT this attempt's Ray cluster, POD_IP the address to serve metrics on.
+variables: MOERL_RUN names the run, MOERL_ATTEMPT this attempt's Ray cluster, POD_IP the address to serve metrics on;
+MOERL_TRAIN_SCRIPT is the framework's train.py, which the image sets.
 
 examples:
   python -m moerl_runtime trainer --config /etc/moerl-trainer --metrics-port 9090 --framework-metrics-port 9091
@@ -61,6 +62,7 @@ def _run(arguments: Namespace) -> int:
     for name, written in named.items():
         if not written or "/" in written:
             raise InputFault(name, written, "is not set by the pod", "Start it from the rendered RayJob.")
+    script = train_script.path(variables)
     document = plan.load(arguments.plan)
     region = document["region"].text
     endpoint_url = variables.get("AWS_ENDPOINT_URL")
@@ -92,7 +94,7 @@ def _run(arguments: Namespace) -> int:
         around = Around(
             s3=store.client(region, endpoint_url),
             parameter=_parameters(boto3.client("ssm", region_name=region, endpoint_url=endpoint_url)),
-            start=lambda given: _start(order, given, woken),
+            start=lambda given: _start(script, given, woken),
             wait=wait,
             clock=time.monotonic,
             report=lambda line: print(line, file=sys.stderr, flush=True),
@@ -101,8 +103,7 @@ def _run(arguments: Namespace) -> int:
     return 0
 
 
-def _start(order: Order, given: Sequence[str], woken: threading.Event) -> Process:
-    script = framework.train_script(flags.framework(order.flags))
+def _start(script: Path, given: Sequence[str], woken: threading.Event) -> Process:
     # In this process group: what ends the entrypoint ends train.py too.
     process = subprocess.Popen([sys.executable, str(script), *given], cwd=script.parent)  # noqa: S603 - argument list
 

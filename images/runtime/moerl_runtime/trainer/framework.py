@@ -3,26 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-from pathlib import Path
 from typing import Any
 
-from moerl_runtime.faults import InputFault
 from moerl_runtime.trainer.settings import Framework
-
-
-def train_script(framework: Framework) -> Path:
-    """The driver, which stands beside the package in the sources and is in neither wheel."""
-    spec = importlib.util.find_spec(framework)
-    if spec is None or spec.submodule_search_locations is None:
-        raise InputFault("framework", framework, "is not installed", "Use the image of the environment's software.")
-    places = [Path(place).parent / "train.py" for place in spec.submodule_search_locations]
-    for path in places:
-        if path.is_file():
-            return path
-    raise InputFault(
-        "train.py", str(places[0]), "does not stand beside the package", "Install the framework from its sources."
-    )
 
 
 def sample_class(framework: Framework) -> type[Any]:

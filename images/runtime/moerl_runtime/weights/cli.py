@@ -12,7 +12,7 @@ from pathlib import Path
 import boto3
 
 from moerl_runtime import plan as run_plan
-from moerl_runtime import store
+from moerl_runtime import store, train_script
 from moerl_runtime.faults import InputFault, RuntimeFault
 from moerl_runtime.plan import Node
 from moerl_runtime.weights import cache, hub, models, prepare, publish, retain
@@ -98,7 +98,7 @@ def _prepare(arguments: Namespace) -> int:
             serving=run["files"]["serving"].text,
             reference=run["files"]["reference"].text,
             below=arguments.below,
-            tools=Path(_variable(arguments, "MOERL_TRAIN_SCRIPT")).parent / "tools",
+            tools=train_script.path(arguments.variables).parent / "tools",
             index=_index(arguments),
             nodes=arguments.nodes,
             gpus=run_plan.pool(place.plan, run["trainer"]["pool"].text)["gpus_per_node"].number,

@@ -1,4 +1,4 @@
-"""The entrypoint as the RayJob calls it, with a train.py that stands beside a package as Miles' does."""
+"""The entrypoint as the RayJob calls it, with a train.py where the image's variable says."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from k8s.charts.trainer import ENTRYPOINT
+from moerl_runtime import store
 from moerl_runtime.checkpoint import handover
 from moerl_runtime.cli import main
 from moerl_runtime.faults import InputFault, RuntimeFault
@@ -54,9 +55,8 @@ class Pod:
 
     def __init__(self, aws: Bed, tmp_path: Path, endpoint_url: str) -> None:
         self.aws, self.root = aws, tmp_path
-        (tmp_path / "miles").mkdir()
-        (tmp_path / "miles" / "__init__.py").touch()
-        (tmp_path / "train.py").write_text(TRAIN)
+        script = tmp_path / "train.py"
+        script.write_text(TRAIN)
         self.plan = tmp_path / "plan.json"
         self.plan.write_text(json.dumps(plan_document(aws)))
         self.config = tmp_path / "config"
@@ -72,6 +72,7 @@ class Pod:
             "MOERL_ATTEMPT": "trainer-0123abcd-x7k2p",
             "POD_IP": "127.0.0.1",
             "AWS_ENDPOINT_URL": endpoint_url,
+            "MOERL_TRAIN_SCRIPT": str(script),
         }
 
     def order(self, *, step: int = STEPS - 1, code: int = 0, hang: bool = False, **batch: float) -> None:
@@ -86,8 +87,7 @@ class Pod:
 
 
 @pytest.fixture
-def pod(aws: Bed, tmp_path: Path, local_aws: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pod]:
-    monkeypatch.syspath_prepend(str(tmp_path))
+def pod(aws: Bed, tmp_path: Path, local_aws: str) -> Iterator[Pod]:
     former = signal.getsignal(signal.SIGTERM)
     yield Pod(aws, tmp_path, local_aws)
     signal.signal(signal.SIGTERM, former)
@@ -142,10 +142,13 @@ def test_what_only_the_pod_knows_has_to_be_there(pod: Pod, name: str) -> None:
     assert pod.run(**{name: ""}) == 2
 
 
-def test_the_framework_has_to_be_installed_from_its_sources(pod: Pod, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_train_py_no_lease_is_taken(pod: Pod, capsys: pytest.CaptureFixture[str]) -> None:
+    assert pod.run(MOERL_TRAIN_SCRIPT="") == 2
+    assert "MOERL_TRAIN_SCRIPT" in capsys.readouterr().err
     (pod.root / "train.py").unlink()
     assert pod.run() == 2
-    assert "does not stand beside the package" in capsys.readouterr().err
+    assert str(pod.root / "train.py") in capsys.readouterr().err
+    assert list(store.keys(pod.aws.s3, pod.aws.bucket, "")) == []
 
 
 def test_the_chart_calls_it_by_options_that_it_has(pod: Pod, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from moerl_runtime.faults import InputFault
 from moerl_runtime.plan import load
 from moerl_runtime.trainer import framework, settings
 from moerl_runtime.trainer.data_source import connect
@@ -31,7 +30,7 @@ DISTRIBUTED = "def get_gloo_group():\n    return 'gloo'\n"
 
 @pytest.fixture(params=["miles", "slime"])
 def package(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Framework:
-    """Sources of a framework as a checkout has them: the package, and train.py beside it."""
+    """A framework's package, as far as it is asked for."""
     name: Framework = request.param
     files = {
         "__init__.py": "",
@@ -46,19 +45,8 @@ def package(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
         target = tmp_path / name / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
-    (tmp_path / "train.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
     return name
-
-
-def test_the_driver_stands_beside_the_package(package: Framework, tmp_path: Path) -> None:
-    assert framework.train_script(package) == tmp_path / "train.py"
-    assert not [name for name in sys.modules if name.startswith(package)], "finding it imports nothing"
-
-
-def test_a_framework_that_is_not_installed_is_named() -> None:
-    with pytest.raises(InputFault, match="framework = 'miles'"):
-        framework.train_script("miles")
 
 
 def test_classes_tokenizer_and_group_are_the_frameworks_own(package: Framework) -> None:

@@ -33,10 +33,12 @@ class Place:
         self.s3.create_bucket(Bucket=self.bucket, CreateBucketConfiguration={"LocationConstraint": PLAN.region})
         self.plan = folder / "plan.json"
         self.plan.write_text(json.dumps(PLAN.document()), encoding="utf-8")
+        (folder / "sources").mkdir()
+        (folder / "sources" / "train.py").touch()
         self.variables = {
             "AWS_ENDPOINT_URL": endpoint_url,
             "JOB_COMPLETION_INDEX": "0",
-            "MOERL_TRAIN_SCRIPT": "/x/train.py",
+            "MOERL_TRAIN_SCRIPT": str(folder / "sources" / "train.py"),
         }
 
     def run(self, *words: str, **variables: str) -> int:
@@ -108,7 +110,7 @@ def test_prepare_hands_on_what_the_plan_and_the_job_say(place: Place, monkeypatc
     (job,) = asked
     assert (job.index, job.nodes, job.gpus, job.shape) == (1, 2, 8, shape)
     assert (job.model, job.source, job.reference) == (PLAN.workload.model, FILES.source, FILES.reference)
-    assert job.tools == Path("/x/tools")
+    assert job.tools == place.folder / "sources" / "tools"
     assert job.bucket == place.bucket
 
 
