@@ -472,6 +472,13 @@ def test_after_sigterm_health_is_503_and_generate_still_works(engine: Bench) -> 
     assert engine.post("/generate", {"text": "a"})[0] == 200
 
 
+def test_after_sigterm_health_is_503_without_a_probe_as_well() -> None:
+    with bench(health_generation=False) as engine:
+        assert engine.get("/health")[0] == 200
+        engine.server.terminating.set()
+        assert engine.get("/health")[0] == 503
+
+
 def test_the_drain_has_no_deadline_and_requests_behind_a_pause_count(engine: Bench) -> None:
     engine.post("/pause_generation", {"mode": "in_place"})
     connection = open_generate(engine, "ab")
@@ -643,6 +650,17 @@ def test_loads_stand_still_in_a_pause(engine: Bench) -> None:
     engine.post("/continue_generation", {})
     asked.result()
     engine.until(lambda: engine.get("/v1/loads")[1]["loads"][0]["num_running_reqs"] == 0)
+
+
+def test_loads_do_not_see_an_abort_in_a_pause(engine: Bench) -> None:
+    asked = engine.ask("abcdef")
+    engine.until_numbers(running=1)
+    hold_in_place(engine, "retract")
+    engine.until_numbers(waiting=1, running=0)
+    engine.post("/abort_request", {"abort_all": True})
+    assert finish(asked.result())["message"] == "Abort in waiting queue"
+    load = engine.get("/v1/loads")[1]["loads"][0]
+    assert load["num_running_reqs"] == 1, "as of the last step"
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

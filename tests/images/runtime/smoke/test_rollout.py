@@ -36,6 +36,8 @@ class Agent:
     def __init__(self, code: int = 0) -> None:
         self.code, self.told = code, 0
         self.returncode: int | None = None
+        self.looks = 0
+        """That were made before it was told."""
 
     def poll(self) -> int | None:
         if self.told:
@@ -70,6 +72,7 @@ def follow(local_aws: str, agent: Agent, looks: list[Callable[[], object]], *, a
         if done < len(looks):
             looks[done]()
         done += 1
+        agent.looks = done
         return asked_at is not None and done > asked_at
 
     return rollout._follow(worker, agent, wait)  # type: ignore[arg-type]
@@ -93,7 +96,7 @@ def test_a_pointer_that_is_not_there_yet_or_is_another_runs_says_nothing(local_a
     agent = Agent()
     looks = [gone(s3), gone(s3), point(s3, "policy"), gone(s3), gone(s3)]
     assert follow(local_aws, agent, looks, asked_at=len(looks)) == 0
-    assert agent.told == 1, "only when it was asked to"
+    assert (agent.told, agent.looks) == (1, len(looks) + 1), "only when it was asked to"
 
 
 def test_it_is_told_once_and_its_code_is_the_workers(local_aws: str, s3: S3Client) -> None:
