@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from infra.local import smoke_fleet, smoke_plot, smoke_report
+from infra.local import smoke_fleet, smoke_report
 from infra.local.smoke_report import Course, Record, Step
 from moerl_runtime.checkpoint.layout import Complete
 from moerl_runtime.checkpoint.resolve import Checkpoint
-from moerl_runtime.imds import Imds
-from moerl_runtime.serve import serving
 from moerl_runtime.smoke import job
 
 RESUMED, KILLED_AFTER = 29, 32
@@ -96,45 +93,3 @@ def test_a_task_that_died_is_a_fault() -> None:
     counters = {"taken": 480, "dead": 1, "skipped": 0, "stale": 0, "invalid": 0, "reissued": 0}
     summary = found(final=checkpoint(counters=counters, next_position=job.STEPS * job.GROUPS + 4))
     assert smoke_report.judge(summary, Course()) == ["tasks dead: 1"]
-
-
-def test_the_metadata_service_is_one_that_the_agent_believes() -> None:
-    noticed = {"now": False}
-    with serving("127.0.0.1:0", lambda request: smoke_fleet.metadata(request, noticed["now"])) as url:
-        asked = Imds(url)
-        assert asked.notice(rebalance=True) is None
-        noticed["now"] = True
-        notice = asked.notice(rebalance=False)
-        assert notice is not None
-        assert notice.reason == "spot"
-
-
-def test_series_are_read_by_name_and_labels() -> None:
-    text = '# HELP x y\nmoerl_agent_samples_total 12.0\nmoerl_agent_tasks_total{outcome="returned"} 3.0\nother 1.0\n'
-    from moerl_runtime.serve import Answer
-
-    with serving("127.0.0.1:0", lambda _: Answer(body=text.encode())) as url:
-        assert smoke_fleet.scrape(url) == {
-            "moerl_agent_samples_total": 12.0,
-            'moerl_agent_tasks_total{outcome="returned"}': 3.0,
-        }
-    assert smoke_fleet.scrape(url) is None, "nobody listens any more"
-
-
-def test_throughput_is_per_worker_over_the_last_seconds() -> None:
-    samples = [
-        (float(second), {"a": 10.0 * second, **({"b": 5.0 * (second - 4)} if second >= 4 else {})})
-        for second in range(9)
-    ]
-    rates = dict(smoke_plot.throughput(samples))
-    assert rates[3.0] == {"a": pytest.approx(10.0)}
-    assert rates[8.0] == {"a": pytest.approx(10.0), "b": pytest.approx(5.0)}
-    assert rates[5.0]["b"] == pytest.approx(5.0 / 3), "a worker that has just begun"
-    assert 2.0 not in rates
-
-
-def test_the_plot_is_a_picture(tmp_path: Path) -> None:
-    samples = [(float(second), {"worker-0": 10.0 * second, "worker-1": 4.0 * second}) for second in range(70)]
-    record = Record(began=0.0, events=[(20.0, "Spot notice to worker-0"), (40.0, "trainer killed")], samples=samples)
-    smoke_plot.plot(tmp_path / "smoke.png", steps(), record)
-    assert (tmp_path / "smoke.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,28 @@
+"""The fleet's stand-in for instance metadata, and how it reads what its processes export."""
+
+from __future__ import annotations
+
+from infra.local import smoke_fleet
+from moerl_runtime.imds import Imds
+from moerl_runtime.serve import Answer, serving
+
+
+def test_the_metadata_service_is_one_that_the_agent_believes() -> None:
+    noticed = {"now": False}
+    with serving("127.0.0.1:0", lambda request: smoke_fleet.metadata(request, noticed["now"])) as url:
+        asked = Imds(url)
+        assert asked.notice(rebalance=True) is None
+        noticed["now"] = True
+        notice = asked.notice(rebalance=False)
+        assert notice is not None
+        assert notice.reason == "spot"
+
+
+def test_series_are_read_by_name_and_labels() -> None:
+    text = '# HELP x y\nmoerl_agent_samples_total 12.0\nmoerl_agent_tasks_total{outcome="returned"} 3.0\nother 1.0\n'
+    with serving("127.0.0.1:0", lambda _: Answer(body=text.encode())) as url:
+        assert smoke_fleet.scrape(url) == {
+            "moerl_agent_samples_total": 12.0,
+            'moerl_agent_tasks_total{outcome="returned"}': 3.0,
+        }
+    assert smoke_fleet.scrape(url) is None, "nobody listens any more"
