@@ -177,7 +177,7 @@ class Checkpoints(Part):
     retain_last: Annotated[int, Field(strict=True, ge=1)] = 5
     """Complete checkpoints that pruning keeps."""
     scratch: Literal["fsx", "nvme"] = "nvme"
-    """Where a save lands before it is uploaded: FSx for Lustre, which all nodes share, or their own NVMe."""
+    """Where a save lands before it is uploaded: FSx for Lustre, shared by all trainer nodes, or their own NVMe."""
     scratch_gib: Annotated[int, Field(strict=True, ge=1200)] = 19_200
     """Size of the FSx file system, in GiB: 1200, 2400 or a multiple of 2400."""
     bucket: str | None = None
