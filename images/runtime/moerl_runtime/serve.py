@@ -84,11 +84,12 @@ def _handler_class(handler: Handler) -> type[BaseHTTPRequestHandler]:
             """Probes come every few seconds: not worth a line each."""
 
         def _serve(self) -> None:
-            length = int(self.headers.get("Content-Length") or 0)
-            if length > BODY_BYTES_MAX:
-                self._answer(Answer(status=413))
+            written = self.headers.get("Content-Length") or "0"
+            if not (written.isascii() and written.isdigit()) or int(written) > BODY_BYTES_MAX:
+                self._answer(Answer(status=413 if written.isdigit() else 400))
                 self.close_connection = True
                 return
+            length = int(written)
             path, _, query = self.path.partition("?")
             request = Request(
                 method=self.command,

@@ -33,13 +33,14 @@ def test_nothing_answers_after_the_block() -> None:
         http.client.HTTPConnection("127.0.0.1", port, timeout=5).connect()
 
 
-def test_a_body_beyond_the_bound_is_refused_unread() -> None:
+@pytest.mark.parametrize(("length", "status"), [(str(BODY_BYTES_MAX + 1), 413), ("-1", 400), ("ten", 400)])
+def test_a_body_without_a_sound_length_is_refused_unread(length: str, status: int) -> None:
     with serving("127.0.0.1:0", echo) as url:
         connection = http.client.HTTPConnection("127.0.0.1", urlsplit(url).port, timeout=5)
         connection.putrequest("POST", "/echo")
-        connection.putheader("Content-Length", str(BODY_BYTES_MAX + 1))
+        connection.putheader("Content-Length", length)
         connection.endheaders()
-        assert connection.getresponse().status == 413
+        assert connection.getresponse().status == status
         connection.close()
 
 
