@@ -212,7 +212,8 @@ class TrainerWorkload(Part):
     """False lets a run end well whose last batches all repeat, are cut off or have no reward above the lowest."""
     flags: dict[FlagName, bool | int | float | str] = {}
     """Further flags of the RL framework, without dashes: learning rate, batch, losses. `true` is a bare flag, `false` takes
-    a default one away; flags that follow from the rest of this file are refused."""
+    a default one away; flags that follow from the rest of this file are refused. `rollout-batch-size` is large enough to
+    keep every engine of the pools' maximum busy when absent."""
     variables: dict[str, str] = {}
     """Extra environment variables of the trainer."""
 
