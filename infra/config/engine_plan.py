@@ -16,6 +16,7 @@ from infra.config.geometry import RolloutGeometry
 from infra.config.pool_plan import PoolPlan
 
 MoeRunner = Literal["deep_gemm", "triton"]
+DeepepV2Mode = Literal["direct", "hybrid"]
 DRAIN_BUDGET_SECONDS = 100
 GRACE_SECONDS = 110
 """Of the 120 s between a Spot notice and the end of the node: 100 for the agent's drain, 10 for the engine's exit."""
@@ -52,6 +53,8 @@ class EnginePlan:
     """Engine-wide: SGLang divides it by the attention groups."""
     graph_batch_max: int
     """Largest decode batch of one attention group that runs as a CUDA graph."""
+    deepep_v2_mode: DeepepV2Mode | None
+    """None for another backend."""
     dispatch_tokens_per_rank: int | None
     """Rows of deepep_v2's buffer on each GPU; None for another backend."""
     memory_fraction: float
@@ -82,6 +85,7 @@ def engine_plan(
         chunked_prefill_tokens=chunk * groups,
         running_requests_max=running * groups,
         graph_batch_max=running,
+        deepep_v2_mode=deepep_v2_mode(geometry) if backend == "deepep_v2" else None,
         dispatch_tokens_per_rank=dispatch,
         memory_fraction=_memory_fraction(pool, geometry, chunk=chunk, running=running, buffer_gib=buffer_gib),
         samples_per_task=SAMPLES_PER_TASK,
@@ -95,6 +99,11 @@ def engine_plan(
 def tasks_max(geometry: RolloutGeometry) -> int:
     """Tasks whose samples one engine generates at the same time."""
     return RUNNING_REQUESTS_PER_ATTENTION_GROUP * geometry.nodes_per_engine // SAMPLES_PER_TASK
+
+
+def deepep_v2_mode(geometry: RolloutGeometry) -> DeepepV2Mode:
+    """`direct` speaks NVLink only; SGLang accepts it on several nodes and then hangs."""
+    return "hybrid" if geometry.nodes_per_engine > 1 else "direct"
 
 
 def dispatch_tokens(model: Model, geometry: RolloutGeometry) -> int:

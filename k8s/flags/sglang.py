@@ -81,8 +81,8 @@ def _flags(
         yield "--moe-a2a-backend", rollout.backend
         # Never auto: the trainer picks the FP8 scale format by this very value, and does not know deepep_v2's default.
         yield "--moe-runner-backend", engine.moe_runner
-    if rollout.backend == "deepep_v2":
-        yield "--deepep-v2-mode", _deepep_v2_mode(rollout)
+    if engine.deepep_v2_mode is not None:
+        yield "--deepep-v2-mode", engine.deepep_v2_mode
     yield "--mem-fraction-static", engine.memory_fraction
     yield "--chunked-prefill-size", engine.chunked_prefill_tokens
     yield "--max-running-requests", engine.running_requests_max
@@ -112,12 +112,7 @@ def _variables(rollout: RolloutPlan, jit_path: str) -> dict[str, str]:
     if engine.dispatch_tokens_per_rank is not None:
         own["SGLANG_DEEPEP_V2_NUM_MAX_DISPATCH_TOKENS_PER_RANK"] = str(engine.dispatch_tokens_per_rank)
         own["EP_JIT_CACHE_DIR"] = f"{jit_path}/deep_ep"
-        if _deepep_v2_mode(rollout) == "direct":
+        if engine.deepep_v2_mode == "direct":
             own["EP_DISABLE_GIN"] = "1"
     known = known_names(engine.sglang)
     return {name: value for name, value in own.items() if not name.startswith("SGLANG_") or name in known}
-
-
-def _deepep_v2_mode(rollout: RolloutPlan) -> str:
-    """`direct` speaks NVLink only; SGLang accepts it on several nodes and then hangs."""
-    return "hybrid" if rollout.geometry.nodes_per_engine > 1 else "direct"

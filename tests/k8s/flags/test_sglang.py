@@ -67,7 +67,7 @@ def test_any_geometry_is_accepted(version: str, model: Model, gpus: int, split: 
         geometry=geometry,
         backend="deepep_v2" if deepep else "none",
         precision=precision,
-        engine=engine if deepep else replace(engine, dispatch_tokens_per_rank=None),
+        engine=engine if deepep else replace(engine, dispatch_tokens_per_rank=None, deepep_v2_mode=None),
     )
     options = parse(command_of(plan, rollout).flags)
     assert int(options.get("--nnodes", 1)) == geometry.nodes_per_engine

@@ -16,7 +16,7 @@ Order of a drain, for a budget of 100 s; a Spot notice leaves 120:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,7 +86,8 @@ class Core:
         self.tasks = Tasks(agenda, self.ledger, self.weights, settings, metrics=metrics, log=log)
         self._engine_up = False
         self._greeted = False
-        """The engine that answered the probe has been told to forget a former agent, or put on the router's list."""
+        """The engine that answered the probe is told to forget a former agent, or put on the router's list, and asked whether
+        it is the planned one."""
         self._probing = False
         self._next_probe_seconds = 0.0
         self._suspected = False
@@ -176,6 +177,8 @@ class Core:
                 self.weights.verified(event)
             case do.Reported():
                 self.weights.reported(event)
+            case do.Inspected():
+                self._inspected(event.found)
             case do.Probed() if event.listening:
                 self._probed(event.tag)
             case do.Probed():
@@ -310,7 +313,7 @@ class Core:
             if tag is not None and not self._greeted:
                 self._greeted = True
                 self.weights.engine_began(tag)
-                self._agenda.do(do.Reset() if self.settings.takes_tasks else do.Register())
+                self._agenda.do(do.Reset() if self.settings.takes_tasks else self._inspect())
             return
         self._bad_probes = 0 if tag is not None else self._bad_probes + 1
         self._suspected = self._suspected and tag is None
@@ -320,6 +323,25 @@ class Core:
             self._engine_lost("it says that it is not healthy")
         elif self.settings.takes_tasks and tag is not None and tag != expected:
             self._engine_lost(f"it was started again, with weights {tag}")
+
+    def _inspect(self) -> do.Inspect:
+        return do.Inspect(tuple(self.settings.engine_arguments))
+
+    def _inspected(self, found: Mapping[str, object]) -> None:
+        if not self._greeted or self._engine_up or self._drain is not None:
+            return
+        wrong = [
+            f"{name} is {found.get(name)!r}, planned {planned!r}"
+            for name, planned in self.settings.engine_arguments.items()
+            if found.get(name) != planned
+        ]
+        if wrong:
+            self._greeted = False
+            self._break(f"the engine is not as planned: {', '.join(wrong)}; compare its command and its log")
+        elif self.settings.takes_tasks:
+            self._engine_up = True
+        else:
+            self._agenda.do(do.Register())
 
     def _not_probed(self, reason: str) -> None:
         self._probing = False
@@ -435,7 +457,9 @@ class Core:
                 self.weights.resumed()
             case do.Bury():
                 self._metrics.add("moerl_agent_tasks_total", outcome="dead_lettered")
-            case do.Reset() | do.Register() if self._greeted:
+            case do.Reset() if self._greeted:
+                self._agenda.do(self._inspect())
+            case do.Register() if self._greeted:
                 self._engine_up = True
             case do.Deregister() if self._drain is not None:
                 self._drain.deregistering = False
@@ -463,7 +487,7 @@ class Core:
                 self.weights.paused()  # it may have come into force
             case do.Pause() | do.Load() | do.Verify() | do.Resume():
                 self.weights.failed(effect, reason)
-            case do.Reset():
+            case do.Reset() | do.Inspect():
                 self._greeted = False
             case do.AbortAll() if self._drain is not None:
                 self._drain.calling = False

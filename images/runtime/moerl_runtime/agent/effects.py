@@ -5,6 +5,7 @@ Times are seconds of the agent's monotonic clock. A lease is named by its number
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -26,6 +27,13 @@ class Probe:
 @dataclass(frozen=True, slots=True)
 class Reset:
     """Ends what a former agent may have left in the engine: a pause, then its requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inspect:
+    """Asks the engine for these of its start-up arguments."""
+
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +194,7 @@ class CountLive:
 Effect = (
     Probe
     | Reset
+    | Inspect
     | Register
     | Deregister
     | ReadCurrent
@@ -235,6 +244,13 @@ class Probed:
 
     tag: str | None
     listening: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """None stands for an argument that the engine does not show."""
+
+    found: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,6 +407,7 @@ Event = (
     Done
     | NotDone
     | Probed
+    | Inspected
     | CurrentRead
     | Fetched
     | LoadRefused

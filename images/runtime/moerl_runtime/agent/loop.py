@@ -29,7 +29,7 @@ SERVERS: Mapping[str, tuple[int, tuple[type[do.Effect], ...]]] = MappingProxyTyp
         "read": (8, (do.ReadTask, do.ReadCurrent, do.ReportLoaded)),
         "publish": (64, (do.Publish,)),
         "fetch": (1, (do.Fetch,)),
-        "probe": (2, (do.Probe, do.CountLive)),
+        "probe": (2, (do.Probe, do.Inspect, do.CountLive)),
         "weights": (1, (do.Load, do.Verify, do.Reset, do.Register, do.Deregister)),
         "pause": (4, (do.Pause, do.Resume)),
         "abort": (4, (do.AbortAll,)),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from moerl_runtime import plan as plans
 
@@ -51,6 +52,9 @@ class Settings:
     tasks_max: int
     requests_max: int
     drain_seconds: float
+    engine_arguments: Mapping[str, int | str] = field(default_factory=dict)
+    """SGLang's name of an argument to what it has to be: an engine that makes something else of its flags, such as no expert
+    parallelism, answers all the same."""
     group_size: int = 1
     """Pods of the engine; the others report to this agent."""
     takes_tasks: bool = True
@@ -70,10 +74,24 @@ def read(plan: plans.Node, pool: str, *, takes_tasks: bool, poll_seconds: int = 
         tasks_max=engine["tasks_max"].number,
         requests_max=engine["running_requests_max"].number,
         drain_seconds=engine["drain_budget_seconds"].number,
+        engine_arguments=_engine_arguments(rollout),
         group_size=rollout["pods"]["pods_per_group"].number,
         takes_tasks=takes_tasks,
         poll_seconds=poll_seconds,
     )
+
+
+def _engine_arguments(rollout: plans.Node) -> dict[str, int | str]:
+    geometry, engine = rollout["geometry"], rollout["engine"]
+    planned: dict[str, int | str] = {
+        "tp_size": geometry["gpus_per_engine"].number,
+        "ep_size": geometry["expert_parallel"].number,
+        "dp_size": engine["attention_data_parallel"].number,
+        "moe_a2a_backend": rollout["backend"].text,
+    }
+    if engine["deepep_v2_mode"].value is not None:  # releases without deepep_v2 know no such argument
+        planned["deepep_v2_mode"] = engine["deepep_v2_mode"].text
+    return planned
 
 
 def backoff(tries: int) -> float:

@@ -41,6 +41,7 @@ class EngineApi(Protocol):
 
     def healthy(self) -> bool: ...
     def weight_tag(self) -> str: ...
+    def arguments(self, names: Sequence[str]) -> Mapping[str, object]: ...
     def generate(
         self, *, request_id: str, prompt_tokens: Sequence[int], sampling: Mapping[str, Any], cache_key: str
     ) -> Answer: ...
@@ -137,6 +138,8 @@ def _engine(effect: do.Effect, around: Around) -> do.Event:
                 return do.Probed(engine.weight_tag() if engine.healthy() else None)
             except NotListening:
                 return do.Probed(None, listening=False)
+        case do.Inspect():
+            return do.Inspected(engine.arguments(effect.names))
         case do.Verify():
             return do.Verified(effect, engine.weight_tag())
         case do.CountLive():

@@ -50,6 +50,14 @@ class Engine:
         """What the engine calls its weights. /server_info is no source: it keeps the value of the start, and shows keys."""
         return str(self._document("GET", "/model_info")["weight_version"])
 
+    def arguments(self, names: Sequence[str]) -> dict[str, Any]:
+        """These arguments, as the engine made them out at its start; None for one that it does not show.
+
+        /server_info shows keys beside them, so nothing else of its answer is handed on.
+        """
+        shown = self._document("GET", "/server_info")
+        return {name: shown.get(name) for name in names}
+
     def generate(
         self, *, request_id: str, prompt_tokens: Sequence[int], sampling: Mapping[str, Any], cache_key: str
     ) -> Answer:

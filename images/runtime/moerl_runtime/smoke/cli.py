@@ -86,6 +86,9 @@ def _register_engine(parts: Any) -> None:
         ("sigterm-tick", "between looks for remaining requests after SIGTERM (default: 5)"),
     ):
         parser.add_argument(f"--{name}-seconds", type=float, help=f"seconds: {text}")
+    for name in ("tp", "ep", "dp"):
+        parser.add_argument(f"--{name}-size", type=int, help="what /server_info says (default: 1)")
+    parser.add_argument("--moe-a2a-backend", help="what /server_info says (default: none)")
     parser.add_argument("--running-requests-max", type=int)
     parser.add_argument("--queued-requests-max", type=int, help="503 beyond it (default: none)")
     parser.set_defaults(handler=_engine)

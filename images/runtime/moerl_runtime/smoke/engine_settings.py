@@ -14,6 +14,11 @@ class EngineSettings:
     """Defaults of times are SGLang's own; tests and the smoke job shorten them."""
 
     release: Release = "0.5.19"
+    tp_size: int = 1
+    ep_size: int = 1
+    dp_size: int = 1
+    moe_a2a_backend: str = "none"
+    """Shown as asked for; one process does the work whatever they say."""
     model_path: str = "local"
     weight_version: str = "default"
     context_length: int = 4096

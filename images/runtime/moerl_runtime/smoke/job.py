@@ -39,7 +39,11 @@ def plan_for(plan: Node, pool: str | None) -> dict[str, Any]:
     for rollout in work["rollouts"]:
         if rollout["pool"] == pool:
             rollout["pods"]["pods_per_group"] = 1
+            rollout["backend"] = "none"
+            rollout["geometry"] |= {"gpus_per_engine": 1, "expert_parallel": 1}
             rollout["engine"] |= {
+                "attention_data_parallel": 1,
+                "deepep_v2_mode": None,
                 "tasks_max": TASKS_MAX,
                 "running_requests_max": REQUESTS_MAX,
                 "drain_budget_seconds": DRAIN_SECONDS,

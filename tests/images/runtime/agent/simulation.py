@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,13 @@ WEIGHTS = "weights/"
 BASE = Path("/models/base")
 FIRST = Attempt(run="run", number=1)
 SETTINGS = Settings(
-    lease_seconds=120, tasks_max=4, requests_max=16, drain_seconds=100.0, poll_seconds=10, current_seconds=5.0
+    lease_seconds=120,
+    tasks_max=4,
+    requests_max=16,
+    drain_seconds=100.0,
+    engine_arguments={"ep_size": 16, "moe_a2a_backend": "deepep_v2"},
+    poll_seconds=10,
+    current_seconds=5.0,
 )
 
 
@@ -142,6 +148,7 @@ class Engine:
     def __init__(self, world: World, *, seconds: Callable[[], float] = lambda: 2.0) -> None:
         self.world, self.seconds = world, seconds
         self.tag = "0"
+        self.shown: dict[str, object] = dict(SETTINGS.engine_arguments)
         self.alive, self.paused = True, False
         self.stuck = False
         """Aborts are taken and nothing ends: a hung scheduler."""
@@ -213,6 +220,10 @@ class Engine:
     def weight_tag(self) -> str:
         self._call("weight_tag")
         return self.tag
+
+    def arguments(self, names: Sequence[str]) -> dict[str, object]:
+        self._call("arguments")
+        return {name: self.shown.get(name) for name in names}
 
     def generate(self, **_: Any) -> Answer:
         raise AssertionError("the simulation asks the timetable")

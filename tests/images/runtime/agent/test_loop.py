@@ -47,6 +47,8 @@ def test_calls_that_never_return_hold_up_neither_the_drain_nor_the_end() -> None
             return do.Probed("0")
         if isinstance(effect, do.Reset):
             return do.Done(effect)
+        if isinstance(effect, do.Inspect):
+            return do.Inspected(SETTINGS.engine_arguments)
         if isinstance(effect, do.ReadCurrent):
             return do.CurrentRead(time.monotonic(), True, current(), '"1"')
         hung.release()

@@ -37,6 +37,8 @@ class Site:
     name: str = field(default_factory=lambda: f"run-{uuid4().hex[:8]}")
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     pods: int = 1
+    expert_parallel: int = 1
+    """Of the plan; the local engine is started with another only where a test says so."""
 
     def __post_init__(self) -> None:
         self.s3 = boto3.client("s3", region_name=REGION, endpoint_url=self.endpoint_url)
@@ -59,6 +61,9 @@ class Site:
     def plan(self) -> Path:
         path = self.folder / "plan.json"
         engine = {"tasks_max": 4, "running_requests_max": 16, "drain_budget_seconds": 4}
+        engine |= {"attention_data_parallel": 1, "deepep_v2_mode": None}
+        geometry = {"gpus_per_engine": 1, "expert_parallel": self.expert_parallel}
+        rollout = {"pool": "rollout", "backend": "none", "geometry": geometry, "engine": engine}
         document = {
             "region": REGION,
             "queue": {
@@ -72,7 +77,7 @@ class Site:
             "workload": {
                 "files": {"serving": "base"},
                 "cpu_workers": [],
-                "rollouts": [{"pool": "rollout", "engine": engine, "pods": {"pods_per_group": self.pods}}],
+                "rollouts": [{**rollout, "pods": {"pods_per_group": self.pods}}],
             },
         }
         path.write_text(json.dumps(document), encoding="utf-8")
@@ -171,11 +176,11 @@ def text(url: str) -> str:
         return str(answer.read().decode())
 
 
-def engine(site: Site, *, step_seconds: float) -> str:
+def engine(site: Site, *words: str, step_seconds: float) -> str:
     port = free_port()
     site.start(
         "smoke", "engine", "--listen", f"127.0.0.1:{port}", "--health-probe-seconds", "0", "--step-seconds",
-        str(step_seconds), "--sigterm-tick-seconds", "0.1",
+        str(step_seconds), "--sigterm-tick-seconds", "0.1", *words,
     )  # fmt: skip
     return f"http://127.0.0.1:{port}"
 
@@ -219,6 +224,21 @@ def test_a_leader_serves_its_tasks_and_drains_on_a_spot_notice(site: Site, metad
     # The kubelet stops the engine after the agent: nothing is left that its own drain would wait for.
     site.processes[0].send_signal(signal.SIGTERM)
     assert site.processes[0].wait(PATIENCE_SECONDS) == 0
+
+
+def test_an_engine_that_made_something_else_of_its_flags_gets_no_task(
+    site: Site, metadata: tuple[Metadata, str]
+) -> None:
+    """SGLang may take --ep-size and serve without expert parallelism: every answer is right, and late."""
+    site.issue(0)
+    site.expert_parallel = 8
+    process, _, _ = agent(site, "lead", engine(site, step_seconds=0.01), metadata[1], "--poll-seconds", "1")
+    assert process.wait(timeout=PATIENCE_SECONDS) == 1
+    assert "cannot go on: the engine is not as planned: ep_size is 1, planned 8; compare" in site.logs()
+    assert (site.tasks(), site.results()) == ((1, 0), set())
+
+    agent(site, "lead", engine(site, "--ep-size", "8", step_seconds=0.01), metadata[1], "--poll-seconds", "1")
+    until(site, lambda: len(site.results()) > 0, "a result")
 
 
 def test_sigterm_ends_an_agent_whose_engine_and_aws_are_gone(site: Site, metadata: tuple[Metadata, str]) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
 from moerl_runtime import protocol
 from moerl_runtime.agent import effects as do
+from moerl_runtime.agent.core import BROKEN
 from moerl_runtime.agent.settings import LEASE_TOTAL_SECONDS
 from moerl_runtime.agent.states import State
 from moerl_runtime.engine.answers import Answer
+from moerl_runtime.engine.client import Refused, Unreachable
 from moerl_runtime.protocol import Attempt, DeadLetter, Sample, TaskMessage
 from tests.images.runtime.agent.simulation import QUEUES, SETTINGS, Agent, Engine, World, current
 
@@ -395,6 +397,60 @@ def test_a_task_that_ends_every_engine_is_buried_and_the_others_are_served(world
     (dead,) = world.sqs.queue(QUEUES.dead_letters).messages.values()
     assert protocol.decode(DeadLetter, dead.body).group == poison
     assert not world.sqs.queue(QUEUES.tasks).messages
+
+
+@pytest.mark.parametrize("takes_tasks", [True, False])
+@pytest.mark.parametrize(
+    ("shown", "said"),
+    [
+        ({"ep_size": 1}, "ep_size is 1, planned 16; compare"),
+        ({"moe_a2a_backend": "none"}, "moe_a2a_backend is 'none', planned 'deepep_v2'; compare"),
+        ({"ep_size": None, "moe_a2a_backend": None}, "ep_size is None, planned 16, moe_a2a_backend is None, planned"),
+    ],
+)
+def test_an_engine_that_is_not_the_planned_one_ends_the_agent_before_any_task(
+    world: World, shown: dict[str, object], said: str, takes_tasks: bool
+) -> None:
+    world.issue(0)
+    engine = Engine(world)
+    engine.shown |= shown
+    agent = Agent(world, engine, settings=replace(SETTINGS, takes_tasks=takes_tasks))
+    world.run(lambda: not agent.alive, limit_seconds=30)
+    assert agent.core.exit_code == BROKEN
+    assert any(f"cannot go on: the engine is not as planned: {said}" in line for line in world.logs)
+    assert not [each for each in agent.performed if isinstance(each, do.Receive | do.Generate | do.Register)]
+    assert world.sqs.visible(QUEUES.tasks) == 1
+
+
+def test_every_engine_that_comes_up_is_inspected_once(world: World) -> None:
+    engine = Engine(world)
+    agent = Agent(world, engine)
+    world.run_for(60)
+    assert engine.calls.count("arguments") == 1
+    engine.die()
+    world.run_for(30)
+    engine.shown["ep_size"] = 1
+    engine.restart()
+    world.run(lambda: not agent.alive, limit_seconds=30)
+    assert engine.calls.count("arguments") == 2
+    assert agent.core.exit_code == BROKEN
+
+
+def test_an_engine_that_does_not_answer_the_inspection_is_asked_again(world: World) -> None:
+    engine, real = Engine(world), Engine.arguments
+    failures = iter([Refused(500, "internal"), Unreachable("/server_info: reset")])
+
+    def arguments(names: Sequence[str]) -> dict[str, object]:
+        for failure in failures:
+            raise failure
+        return real(engine, names)
+
+    engine.arguments = arguments  # type: ignore[method-assign]
+    world.issue(0)
+    agent = Agent(world, engine)
+    served(world, 1)
+    assert outcomes(agent) == {"completed": 1}
+    assert [isinstance(each, do.Inspect) for each in agent.performed].count(True) == 3
 
 
 def test_an_engine_that_was_started_again_between_two_probes_is_noticed(world: World) -> None:

@@ -57,6 +57,12 @@ def test_a_finished_answer_has_tokens_log_probabilities_and_the_weights_tag(engi
     assert answer.spans == made.server.settings.spans
 
 
+def test_the_engines_arguments_are_read_without_its_keys() -> None:
+    with bench(api_key=None, admin_api_key="secret", ep_size=16, moe_a2a_backend="deepep_v2") as made:
+        found = client(made.url).arguments(("ep_size", "moe_a2a_backend", "deepep_v2_mode"))
+    assert found == {"ep_size": 16, "moe_a2a_backend": "deepep_v2", "deepep_v2_mode": None}
+
+
 def test_an_answer_that_hits_its_length_is_truncated(engine: tuple[Bench, Engine]) -> None:
     made, ours = engine
     made.stepper.free.set()

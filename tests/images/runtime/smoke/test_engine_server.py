@@ -610,6 +610,13 @@ def test_an_admin_key_alone_leaves_the_rest_open() -> None:
         assert engine.post("/pause_generation", {})[0] == 401
 
 
+def test_server_info_says_what_was_asked_for() -> None:
+    with bench(tp_size=16, ep_size=16, dp_size=2, moe_a2a_backend="deepep_v2") as engine:
+        shown = engine.get("/server_info")[1]
+    assert [shown[name] for name in ("tp_size", "ep_size", "dp_size")] == [16, 16, 2]
+    assert shown["moe_a2a_backend"] == "deepep_v2"
+
+
 def test_only_the_older_release_shows_the_live_version_in_server_info(engine: Bench, older: Bench) -> None:
     for server, shown in ((older, "9"), (engine, "default")):
         server.post("/update_weight_version", {"new_version": "9"})

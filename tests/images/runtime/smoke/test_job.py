@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from moerl_runtime import plan
 from moerl_runtime.agent import settings
 from moerl_runtime.cli import main
 from moerl_runtime.smoke import job, task
+from moerl_runtime.smoke.engine_settings import EngineSettings
 from moerl_runtime.trainer.prompts import Columns, parse
 from moerl_runtime.workers.buffer_client import urls
 from tests.shipped import SHIPPED, plan_of
@@ -29,6 +31,9 @@ def test_every_shipped_plan_makes_a_smoke_job(name: str, tmp_path: Path) -> None
         assert (found.group_size, found.tasks_max, found.requests_max) == (1, job.TASKS_MAX, job.REQUESTS_MAX)
         assert found.lease_seconds == job.LEASE_SECONDS
         assert found.drain_seconds == job.DRAIN_SECONDS
+        local = asdict(EngineSettings())
+        assert found.engine_arguments == {name: local[name] for name in found.engine_arguments}
+        assert len(found.engine_arguments) == 4
         assert urls(made) == []
         batch = made["workload"]["batch"]
         assert batch["groups"].number == job.GROUPS
