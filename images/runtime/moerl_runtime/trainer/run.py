@@ -321,7 +321,7 @@ def _watch(
             if asked:
                 around.report(f"trainer: the capacity block ends at {block['scale_down_at']}; saving after this step")
                 sentinel.touch()
-        # Not before: Megatron cannot load a checkpoint of iteration 0, and the version says that step 0 has had its turn.
+        # Version 1 follows step 0. Not before: only patched forks of Megatron, as those of both frameworks, load iteration 0.
         if saves_early and sentinel is not None and control.weight_version >= 1:
             saves_early = False
             around.report("trainer: step 0 is done; saving once early, to know that saves work")
