@@ -18,6 +18,8 @@ TASK_AGE_SECONDS = 3_600
 STEP_SECONDS = 3_600
 """Without the save that a step may end with."""
 RDMA_MINUTES = 10
+SAVE_SHARE = 0.8
+"""Of the plan's longest save, from which health windows and communication timeouts follow."""
 TRAINING_SHARE = 0.2
 """Of the time that RDMA is counted over, so that a run which mostly waits for samples does not count as one that should
 send."""
@@ -94,6 +96,7 @@ def outcome_alerts(plan: Plan) -> tuple[Alert, ...]:
 
 def progress_alerts(plan: Plan) -> tuple[Alert, ...]:
     """Whether the run goes on, and how engines leave it."""
+    SAVE_SHARE * window_seconds = plan.workload.trainer.save_seconds_max
     budgets = tuple(
         Alert(
             name="MoerlDrainOverBudget",
@@ -116,12 +119,19 @@ def progress_alerts(plan: Plan) -> tuple[Alert, ...]:
         ),
         Alert(
             name="MoerlStepStalled",
-            expression=f"time() - max(moerl_trainer_step_started_timestamp_seconds)"
-            f" > {STEP_SECONDS + plan.workload.trainer.save_seconds_max}",
+            expression=f"time() - max(moerl_trainer_step_started_timestamp_seconds) > {STEP_SECONDS + window_seconds}",
             lasts="5m",
             severity="critical",
             summary="The step in work began {{ $value | humanizeDuration }} ago.",
             action="The phase on the run dashboard says whether it waits for samples, trains, saves or publishes.",
+        ),
+        Alert(
+            name="MoerlSaveNearWindow",
+            expression=f"max(moerl_trainer_save_seconds) > {window_seconds:.0f}",
+            lasts="0m",
+            severity="warning",
+            summary="The last save took {{ $value | humanizeDuration }}.",
+            action=f"After {window_seconds} s Ray may call a healthy node dead: use faster scratch, or more nodes.",
         ),
         Alert(
             name="MoerlNoEngine",

@@ -108,6 +108,14 @@ def test_outcome_rules_have_the_bounds_that_the_entrypoint_has() -> None:
     assert "< 0.33 and" in rules["MoerlRewardNearZero"]["expr"]
 
 
+def test_a_save_is_warned_of_before_it_is_as_long_as_the_health_window() -> None:
+    plan = plan_of("reference-p5en")
+    trainer = replace(plan.workload.trainer, save_seconds_max=1_000)
+    rule = rules_of(replace(plan, workload=replace(plan.workload, trainer=trainer)))["MoerlSaveNearWindow"]
+    assert rule["expr"] == "max(moerl_trainer_save_seconds) > 800"
+    assert "After 1000 s" in rule["annotations"]["description"]
+
+
 def test_efa_silence_is_asked_of_those_that_should_speak() -> None:
     """Engines of one node send nothing over EFA, and a trainer of one node neither."""
     assert "MoerlEfaSilentEngine" not in rules_of(plan_of("p6-b200"))

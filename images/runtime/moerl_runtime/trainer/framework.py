@@ -25,6 +25,16 @@ def tokenizer(framework: Framework, args: Any) -> Any:
     return load(args.hf_checkpoint, trust_remote_code=True, **more)
 
 
+def save_began_unix_seconds(framework: Framework) -> float | None:
+    """When the save in work began, by the framework's own timer on this rank; None where it keeps none."""
+    try:
+        began = importlib.import_module(f"{framework}.utils.timer").Timer().start_time.get("save_model")
+    except (ImportError, AttributeError):
+        # Only a measurement: no run ends for it.
+        return None
+    return None if began is None else float(began)
+
+
 def gloo_group(framework: Framework) -> Any:
     """Process group of all ranks for small objects."""
     return importlib.import_module(f"{framework}.utils.distributed_utils").get_gloo_group()

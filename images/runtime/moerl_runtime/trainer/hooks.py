@@ -10,6 +10,7 @@ import logging
 import re
 import shutil
 import socket
+import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -84,6 +85,9 @@ def saved(args: Any, rollout_id: int, checkpoint_dir: str, hf_checkpoint_dir: st
                 "Read the log above for the export's own error.",
             )
         _publisher(known).offer_anchor(export, known.version_after(rollout_id))
+    began = framework.save_began_unix_seconds(known.framework)
+    if began is not None:
+        _reporter(known).metrics.set("moerl_trainer_save_seconds", time.time() - began)
     log.info("step %d is saved in %s", rollout_id, checkpoint_dir)
 
 

@@ -25,6 +25,7 @@ FAMILIES: Mapping[str, tuple[Kind, str]] = MappingProxyType(
         "moerl_trainer_oldest_task_age_seconds": ("gauge", "Age of the oldest of those."),
         "moerl_trainer_tasks_reissued_total": ("counter", "Tasks issued again from the ledger."),
         "moerl_trainer_results_total": ("counter", "used, stale, duplicate or invalid."),
+        "moerl_trainer_save_seconds": ("gauge", "Duration of the last save, for which all ranks waited."),
         "moerl_trainer_checkpoint_step": ("gauge", "Step of the newest committed checkpoint."),
     }
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -57,6 +58,18 @@ def test_classes_tokenizer_and_group_are_the_frameworks_own(package: Framework) 
     assert framework.tokenizer(package, plain).asked == ("/models/base", {"trust_remote_code": True})
     own = Namespace(hf_checkpoint="/models/base", chat_template_path="/t.jinja")
     assert framework.tokenizer(package, own).asked[1]["chat_template_path"] == "/t.jinja"
+
+
+def test_the_begin_of_a_save_is_asked_of_the_frameworks_timer(
+    package: Framework, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert framework.save_began_unix_seconds(package) is None, "a release without it ends no run"
+    timer = tmp_path / package / "utils" / "timer.py"
+    timer.write_text("class Timer:\n    start_time = {'save_model': 5.0}\n")
+    importlib.invalidate_caches()
+    assert framework.save_began_unix_seconds(package) == 5.0
+    monkeypatch.setattr(sys.modules[f"{package}.utils.timer"].Timer, "start_time", {})
+    assert framework.save_began_unix_seconds(package) is None
 
 
 def test_a_data_source_connects_to_what_its_arguments_name(

@@ -12,7 +12,7 @@ import pytest
 
 from moerl_runtime import lease
 from moerl_runtime.faults import InputFault
-from moerl_runtime.trainer import hooks
+from moerl_runtime.trainer import hooks, settings
 from moerl_runtime.trainer.settings import Resumed
 from moerl_runtime.weights.publish import read_current
 from tests.images.runtime.trainer.fakes import Bed, Posts, arguments_of, plan_document, reporter
@@ -139,6 +139,20 @@ def test_a_save_offers_its_export_as_the_version_that_comes_next(
     (export / hooks.COMPLETE_NAME).touch()
     hooks.saved(args, 5, "/scratch/checkpoints/iter_0000005", str(export))
     assert published.calls == [("anchor", "5", 2)]
+
+
+@pytest.mark.usefixtures("published")
+def test_a_save_says_how_long_all_ranks_waited_for_it(
+    aws: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Megatron's own save and the export included: Miles' timer began before both."""
+    args = args_of(aws, tmp_path)
+    shown = hooks._reporter(settings.of(args)).metrics
+    monkeypatch.setattr(hooks, "time", SimpleNamespace(time=lambda: 1_090.5))
+    for began, seconds in ((None, 0.0), (1_000.0, 90.5)):
+        monkeypatch.setattr(hooks.framework, "save_began_unix_seconds", lambda _, began=began: began)
+        hooks.saved(args, 5, "/scratch/checkpoints/iter_0000005", None)
+        assert shown.value("moerl_trainer_save_seconds") == seconds
 
 
 def test_versions_that_an_earlier_attempt_left_on_the_node_are_removed(aws: Bed, tmp_path: Path) -> None:
