@@ -96,7 +96,7 @@ def outcome_alerts(plan: Plan) -> tuple[Alert, ...]:
 
 def progress_alerts(plan: Plan) -> tuple[Alert, ...]:
     """Whether the run goes on, and how engines leave it."""
-    SAVE_SHARE * window_seconds = plan.workload.trainer.save_seconds_max
+    window_seconds = plan.workload.trainer.save_seconds_max
     budgets = tuple(
         Alert(
             name="MoerlDrainOverBudget",
@@ -127,7 +127,7 @@ def progress_alerts(plan: Plan) -> tuple[Alert, ...]:
         ),
         Alert(
             name="MoerlSaveNearWindow",
-            expression=f"max(moerl_trainer_save_seconds) > {window_seconds:.0f}",
+            expression=f"max(moerl_trainer_save_seconds) > {SAVE_SHARE * window_seconds:.0f}",
             lasts="0m",
             severity="warning",
             summary="The last save took {{ $value | humanizeDuration }}.",
