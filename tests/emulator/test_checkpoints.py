@@ -31,6 +31,24 @@ BIG_BYTES = 3 * transfer.PART_BYTES + 12_345
 WAIT_SECONDS = 120.0
 
 
+KILLED = """
+import os, runpy, signal, sys
+from botocore.client import BaseClient
+left, call = int(sys.argv.pop(1)), BaseClient._make_api_call
+def counted(client, operation, arguments):
+    global left
+    answer = call(client, operation, arguments)
+    if operation == "UploadPart":
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return answer
+BaseClient._make_api_call = counted
+runpy.run_module("moerl_runtime", run_name="__main__")
+"""
+"""The real program, ended by the kernel once so many parts are stored."""
+
+
 @dataclass(frozen=True)
 class Site:
     """One environment's bucket on the embedded S3, scratch of one pod, and the variables of its containers."""
@@ -48,9 +66,12 @@ class Site:
     def s3(self) -> Any:
         return self.bed.client("s3")
 
-    def start(self, *arguments: str, hostname: str = "worker-0") -> subprocess.Popen[str]:
+    def start(
+        self, *arguments: str, hostname: str = "worker-0", killed_after_parts: int | None = None
+    ) -> subprocess.Popen[str]:
+        program = ["-m", "moerl_runtime"] if killed_after_parts is None else ["-c", KILLED, str(killed_after_parts)]
         return subprocess.Popen(  # noqa: S603 - our own program
-            [sys.executable, "-m", "moerl_runtime", "checkpoint", *arguments, "--plan", str(self.plan_file)],
+            [sys.executable, *program, "checkpoint", *arguments, "--plan", str(self.plan_file)],
             env=self.bed.variables | {"MOERL_RUN": RUN, "HOSTNAME": hostname},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -163,12 +184,10 @@ def test_what_was_saved_is_restored_byte_for_byte(
 def test_an_uploader_that_is_killed_goes_on_where_it_was(site: Site, attempt: Attempt, tmp_path: Path) -> None:
     files = site.save(20, big_bytes=6 * transfer.PART_BYTES)
     site.announce(attempt, 20)
-    killed = site.start("upload", "--from", str(site.directory), "--plain")
-    deadline = time.monotonic() + WAIT_SECONDS
-    while open_uploads(site) == 0 and killed.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    killed.kill()
-    killed.communicate()
+    killed = site.start("upload", "--from", str(site.directory), "--plain", killed_after_parts=2)
+    output, _ = killed.communicate(timeout=WAIT_SECONDS)
+    assert killed.returncode == -signal.SIGKILL, output
+    assert open_uploads(site) == 1
     assert (site.directory / "handover/ready-000001-00000020.json").exists()
     uploader = site.start("upload", "--from", str(site.directory))
     # It is told to stop at once, and ends the save that it is at.
