@@ -21,7 +21,7 @@ SHORT = Course(steps=16, notice=2, worker=5, trainer=11, reward_gain_min=-1.0)
 
 
 def test_no_task_is_lost_and_a_killed_trainer_resumes(
-    beds: Callable[[str], Bed], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    beds: Callable[[str], Bed], tmp_path: Path, proved: Callable[[str], None]
 ) -> None:
     plan: Plan = plan_of("reference-p5en")
     bed = beds(plan.region)
@@ -33,6 +33,5 @@ def test_no_task_is_lost_and_a_killed_trainer_resumes(
     assert found["tasks_lost"] == 0
     assert found["resumed_from_step"] in (4, 9, 14)
     assert (tmp_path / "smoke" / "smoke.png").is_file()
-    with capsys.disabled():
-        for line in lines(found):
-            print(f"\nruntime: {line.strip()}", end="")
+    for line in lines(found):
+        proved(f"runtime: {line.strip()}")

@@ -1,8 +1,8 @@
-"""A local S3 and SQS over HTTP for the runtime's unit tests, moto's server, one for the whole run; and what they counted."""
+"""A local S3 and SQS over HTTP for the runtime's unit tests, moto's server, one for the whole run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
@@ -16,21 +16,6 @@ def local_aws() -> Iterator[str]:
     host, port = server.get_host_and_port()
     yield f"http://{host}:{port}"
     server.stop()
-
-
-PROVED: list[str] = []
-"""What fault tests counted in this run, for its last lines and for `make test`'s report."""
-
-
-@pytest.fixture
-def proved() -> Callable[[str], None]:
-    """`proved("runtime: 2000 tasks, lost = 0")` shows the line when all tests are done."""
-    return PROVED.append
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for line in PROVED:
-        terminalreporter.write_line(line)
 
 
 @pytest.fixture(autouse=True)

@@ -35,6 +35,8 @@ def plan_for(plan: Node, pool: str | None) -> dict[str, Any]:
     work = document["workload"]
     work["files"]["serving"] = SERVING
     work["cpu_workers"] = []
+    # Answers have a fixed length, which a model that has not learned yet fills to the end.
+    work["gates"]["truncated_share_max"] = 1.0
     work["batch"] |= {"groups": GROUPS, "staleness_versions": STALENESS, "window_groups": GROUPS * STALENESS}
     for rollout in work["rollouts"]:
         if rollout["pool"] == pool:
