@@ -10,6 +10,9 @@ from moerl_runtime.checkpoint.resolve import Checkpoint
 from moerl_runtime.smoke import job
 
 SMOOTH_STEPS = 5
+END_STEPS = 10
+"""Those that the end is judged by. A step has eight prompts of unlike difficulty, and the mean of five of them still scatters by
+more than a tenth; at the start there is no time for more, since learning has begun."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,14 +83,18 @@ def summarize(
         "tasks_returned": int(series.get('moerl_agent_tasks_total{outcome="returned"}', 0)),
         "results_delivered_twice": int(series.get('moerl_trainer_results_total{outcome="duplicate"}', 0)),
         "samples_stored": int(series.get("moerl_agent_samples_total", 0)),
-        "reward_before": round(sum(rewards[:SMOOTH_STEPS]) / max(1, len(rewards[:SMOOTH_STEPS])), 3),
-        "reward_after": round(sum(rewards[-SMOOTH_STEPS:]) / max(1, len(rewards[-SMOOTH_STEPS:])), 3),
+        "reward_before": _mean(rewards[:SMOOTH_STEPS]),
+        "reward_after": _mean(rewards[-END_STEPS:]),
         "trainer_killed_after_step": None if resumed is None else resumed[1],
         "resumed_from_step": None if resumed is None else resumed[0],
         "first_step_after_resume": min((step.step for step in kept if step.attempt == kept[-1].attempt), default=None),
         "attempts": sorted({step.attempt for step in steps}),
         "events": [{"seconds": round(seconds, 1), "what": what} for seconds, what in record.events],
     }
+
+
+def _mean(rewards: Sequence[float]) -> float:
+    return round(sum(rewards) / max(1, len(rewards)), 3)
 
 
 def judge(found: Mapping[str, Any], course: Course) -> list[str]:

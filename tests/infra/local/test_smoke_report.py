@@ -65,6 +65,12 @@ def test_a_job_that_went_well_has_no_fault() -> None:
     assert "0 lost" in "\n".join(smoke_report.lines(summary))
 
 
+def test_the_end_is_judged_by_more_steps_than_the_start() -> None:
+    made = [replace(entry, reward=float(entry.step)) for entry in steps()]
+    last = made[-1].step
+    assert (found(made)["reward_before"], found(made)["reward_after"]) == (2.0, last - 4.5)
+
+
 def drop_group(made: list[Step]) -> list[Step]:
     return [replace(made[0], groups=(*made[0].groups[1:], made[1].groups[0])), *made[1:]]
 
