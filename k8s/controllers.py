@@ -8,10 +8,13 @@ watches the run's namespace alone where its chart can be told so. The charts wer
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import ceil
 from types import MappingProxyType
 
 import yaml
 
+from infra.catalog import CATALOG
+from infra.config.model_plan import BF16_BYTES
 from infra.config.plan import Plan
 from infra.config.pool_plan import AUTOSCALER_TAG
 from k8s.helm_values import (
@@ -26,8 +29,11 @@ from k8s.helm_values import (
 from k8s.monitoring_stack import kube_prometheus_stack
 from k8s.names import RUN_NAMESPACE
 
-PODS_READY_MINUTES = 30
-"""From admission to every pod ready: a new GPU node takes ten minutes to join, and the image is tens of GiB."""
+JOIN_MINUTES = 30
+"""From admission to a started container: a new GPU node takes ten minutes to join, the image is tens of GiB, and preflight
+compiles kernels."""
+READ_MIB_PER_SECOND = 2_048
+"""Of one node from S3, with room to spare: a quarter of what a p5en's 100 Gbit/s carry."""
 REQUEUES = 3
 """A workload that was evicted that often for pods which did not get ready is deactivated, for a person to look at."""
 PROVISION_MINUTES = 30
@@ -78,14 +84,22 @@ def kueue(plan: Plan) -> Values:
             "podDisruptionBudget": {"enabled": True, "minAvailable": 1},
             **on_system_pools(plan),
         },
-        "managerConfig": {"controllerManagerConfigYaml": yaml.safe_dump(kueue_configuration(), sort_keys=False)},
+        "managerConfig": {"controllerManagerConfigYaml": yaml.safe_dump(kueue_configuration(plan), sort_keys=False)},
     }
 
 
-def kueue_configuration() -> Values:
+def pods_ready_minutes(plan: Plan) -> int:
+    """From admission to every pod ready. Trainer pods first fetch two forms of the model and the last checkpoint, and a
+    timeout that is shorter than that would start a large run again and again without a step."""
+    weights_gib = CATALOG.models[plan.workload.model].total_params_b * 1e9 * BF16_BYTES / 2**30
+    read_gib = 2 * weights_gib + plan.workload.trainer.checkpoint_gib
+    return JOIN_MINUTES + ceil(read_gib * 1024 / READ_MIB_PER_SECOND / 60)
+
+
+def kueue_configuration(plan: Plan) -> Values:
     """All pods of a workload are ready within the timeout, or it gives its quota back and waits. Jobs and RayJobs that name
     a queue are queued; pods, rollouts and the RayCluster that a queued RayJob makes are not."""
-    ready = f"{PODS_READY_MINUTES}m"
+    ready = f"{pods_ready_minutes(plan)}m"
     return {
         "apiVersion": "config.kueue.x-k8s.io/v1beta2",
         "kind": "Configuration",

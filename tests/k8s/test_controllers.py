@@ -14,7 +14,14 @@ from infra.config.pool_plan import AUTOSCALER_TAG, scaled_outside
 from infra.constructs.workload_access import identities
 from k8s.charts import scaling
 from k8s.checks.quantities import quantity
-from k8s.controllers import CONTROLLER_VALUES, REQUEUES, kueue_configuration
+from k8s.controllers import (
+    CONTROLLER_VALUES,
+    JOIN_MINUTES,
+    READ_MIB_PER_SECOND,
+    REQUEUES,
+    kueue_configuration,
+    pods_ready_minutes,
+)
 from k8s.helm_values import Values
 from k8s.monitoring_stack import NODE_EXPORTER, RETENTION_GIB, VOLUME_GIB
 from tests.shipped import SHIPPED, plan_of
@@ -156,17 +163,26 @@ def test_kuberay_has_one_namespace_and_no_scheduler_of_its_own() -> None:
 
 def test_kueue_queues_jobs_and_ray_jobs_of_the_run_alone() -> None:
     configuration = yaml.safe_load(values("kueue")["managerConfig"]["controllerManagerConfigYaml"])
-    assert configuration == kueue_configuration()
+    assert configuration == kueue_configuration(plan_of("reference-p5en"))
     assert configuration["integrations"]["frameworks"] == ["batch/job", "ray.io/rayjob"]
     assert configuration["managedJobsNamespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": "rl"}}
     assert configuration["manageJobsWithoutQueueName"] is False
 
 
 def test_kueue_admits_all_pods_or_none_within_a_time_and_gives_up_in_the_end() -> None:
-    waits = kueue_configuration()["waitForPodsReady"]
-    assert waits["timeout"] == waits["recoveryTimeout"] == "30m"
+    waits = kueue_configuration(plan_of("reference-p5en"))["waitForPodsReady"]
+    # 3064 GiB of checkpoint and twice 438 GiB of model at 2 GiB/s, after half an hour for node, image and preflight.
+    assert waits["timeout"] == waits["recoveryTimeout"] == "63m"
     assert waits["blockAdmission"] is False
     assert waits["requeuingStrategy"]["backoffLimitCount"] == REQUEUES > 0
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_gang_has_the_time_to_read_what_it_starts_from(name: str) -> None:
+    """A timeout below it starts a large run again and again, and after a few times not at all."""
+    plan = plan_of(name)
+    read_seconds = plan.workload.trainer.checkpoint_gib * 1024 / READ_MIB_PER_SECOND
+    assert pods_ready_minutes(plan) * 60 > JOIN_MINUTES * 60 + read_seconds
 
 
 def test_controllers_whose_webhooks_fail_closed_have_two_replicas() -> None:
