@@ -10,7 +10,7 @@ import pytest
 
 from moerl_runtime import store
 from moerl_runtime.weights import cache, retain
-from moerl_runtime.weights.publish import Fenced
+from moerl_runtime.weights.pointer import Fenced
 from tests.images.runtime.checkpoint.fake_s3 import BUCKET
 from tests.images.runtime.weights.bed import BASE, PREFIX, Node, Trainer, changed, current, state_of
 

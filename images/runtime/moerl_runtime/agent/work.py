@@ -21,7 +21,7 @@ from moerl_runtime.engine.client import NotListening, PauseMode, Refused, Unreac
 from moerl_runtime.faults import RuntimeFault
 from moerl_runtime.graders import GradeError
 from moerl_runtime.protocol import Current, DeadLetter, ResultMessage, Sample, TaskMessage, TaskPayload
-from moerl_runtime.weights import retain
+from moerl_runtime.weights import pointer, retain
 
 SERVICE_ERRORS = (BotoCoreError, ClientError, OSError)
 ENGINE_ERRORS = (Unreachable, Refused)
@@ -174,10 +174,9 @@ def _route(effect: do.Register | do.Deregister, around: Around) -> None:
 
 def _read_current(effect: do.ReadCurrent, around: Around) -> do.Event:
     asked = around.clock()
-    key = around.weights_prefix + protocol.CURRENT_NAME
-    stored = store.get(around.s3, around.bucket, key, unless_etag=effect.etag)
-    if stored is not None:
-        return do.CurrentRead(asked, True, protocol.decode(Current, stored.body), stored.etag)
+    found = pointer.read_current(around.s3, around.bucket, around.weights_prefix, effect.etag)
+    if found is not None:
+        return do.CurrentRead(asked, True, found.current, found.etag)
     return do.CurrentRead(asked, changed=False)
 
 

@@ -16,7 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from moerl_runtime import plan, store
 from moerl_runtime.smoke import job
-from moerl_runtime.weights.publish import read_current
+from moerl_runtime.weights.pointer import read_current
 
 LOOK_SECONDS = 1.0
 ENGINE_STOP_SECONDS = 5.0

@@ -18,7 +18,7 @@ from moerl_runtime import cli, plan, protocol, serve, store
 from moerl_runtime.smoke import job
 from moerl_runtime.trainer import run as attempt
 from moerl_runtime.trainer.control import Control
-from moerl_runtime.weights.publish import read_current
+from moerl_runtime.weights.pointer import read_current
 
 UPLOADER_SECONDS = 60.0
 """For the uploader to bring what it has begun to its end."""

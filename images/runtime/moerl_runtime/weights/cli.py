@@ -15,7 +15,7 @@ from moerl_runtime import plan as run_plan
 from moerl_runtime import store, train_script
 from moerl_runtime.faults import InputFault, RuntimeFault
 from moerl_runtime.plan import Node
-from moerl_runtime.weights import cache, hub, models, prepare, publish, retain
+from moerl_runtime.weights import cache, hub, models, pointer, prepare, publish, retain
 
 EPILOG = """exit codes: 0 done, 1 it failed, 2 wrong input.
 
@@ -169,8 +169,8 @@ def _run(arguments: Namespace, place: Place) -> str | None:
     written: str | None = arguments.run
     if written:
         return written
-    pointer = publish.read_current(place.s3, place.bucket, place.prefix)
-    return None if pointer is None else pointer.current.run
+    pointed = pointer.read_current(place.s3, place.bucket, place.prefix)
+    return None if pointed is None else pointed.current.run
 
 
 def _place(arguments: Namespace) -> Place:

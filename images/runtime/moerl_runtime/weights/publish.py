@@ -2,8 +2,8 @@
 
     files → manifest → pointer: each is complete before the next is written, so a crash leaves the version before.
 
-The pointer never goes back: a newer attempt first, then a higher version, each move only from what was read (If-Match). A
-publisher that finds the pointer of a newer attempt, or of another run, has been replaced: `Fenced`, and the run ends.
+A publisher that finds the pointer of a newer attempt, or of another run, has been replaced (`pointer.Fenced`), and the run
+ends.
 
 Where the publication directory is shared, rank 0 alone publishes, in the background (`enqueue`); a failure surfaces at the
 next call. Where it is local to each node, every node stores its own files and rank 0 writes the manifest when all have
@@ -25,7 +25,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from moerl_runtime import protocol, store
 from moerl_runtime.faults import RuntimeFault
-from moerl_runtime.weights import cache, delta, fetch, retain, safetensors, transfer
+from moerl_runtime.weights import cache, delta, fetch, pointer, retain, safetensors, transfer
 from moerl_runtime.weights.manifest import (
     File,
     Kind,
@@ -47,19 +47,6 @@ ANCHOR_AT_LAST = 2
 the bucket's lifecycle would cut the chain."""
 ANCHOR_DISK_SHARE = 2
 """It takes no more than one in so many of the free bytes of scratch, which checkpoints need more."""
-MOVE_TRIES = 20
-
-
-class Fenced(RuntimeFault):
-    """A newer attempt, or another run, has the pointer."""
-
-    exit_code = 75
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pointer:
-    current: protocol.Current
-    etag: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,52 +57,6 @@ class Share:
     checksums: Mapping[str, str]
     """Of the tensors that its files change, after the change."""
     failure: str | None = None
-
-
-def read_current(s3: store.S3Client, bucket: str, weights_prefix: str, etag: str | None = None) -> Pointer | None:
-    """The pointer. None where there is none yet, or where it still is the one that has `etag`."""
-    stored = store.get(s3, bucket, weights_prefix + protocol.CURRENT_NAME, unless_etag=etag)
-    if stored is None:
-        return None
-    return Pointer(current=protocol.decode(protocol.Current, stored.body), etag=stored.etag)
-
-
-def move_current(s3: store.S3Client, bucket: str, weights_prefix: str, to: protocol.Current, *, begin: bool) -> None:
-    """Points engines at a version. Nothing happens where they are pointed at it already.
-
-    Raises Fenced where the pointer belongs to a newer attempt, or, unless this `begin`s an attempt, to another run.
-    """
-    key, body = weights_prefix + protocol.CURRENT_NAME, protocol.encode(to)
-    for _ in range(MOVE_TRIES):
-        found = read_current(s3, bucket, weights_prefix)
-        if found is None:
-            moved = store.put_new(s3, bucket, key, body)
-        elif found.current == to:
-            # Also the answer to a write of ours whose answer was lost.
-            return
-        else:
-            _may_move(found.current, to, begin=begin)
-            moved = store.replace(s3, bucket, key, body, etag=found.etag)
-        if moved is not None:
-            return
-    raise RuntimeFault(
-        "current.json", key, f"was moved by others {MOVE_TRIES} times in a row", "End the other publishers."
-    )
-
-
-def _may_move(found: protocol.Current, to: protocol.Current, *, begin: bool) -> None:
-    if found.run == to.run:
-        if found.attempt > to.attempt:
-            raise Fenced("attempt", to.attempt, f"has been replaced by attempt {found.attempt}", "End this one.")
-        if found.attempt == to.attempt and found.version >= to.version:
-            raise RuntimeFault(
-                "version",
-                to.version,
-                f"is not after version {found.version} of the same attempt",
-                "Take a new attempt for every start of the trainer.",
-            )
-    elif not begin:
-        raise Fenced("run", to.run, f"has been replaced by run {found.run}", "End this one.")
 
 
 class Publisher:
@@ -339,7 +280,7 @@ class Publisher:
     def _move(self, version: int, manifest: str | None, *, begin: bool) -> None:
         self._check()
         to = protocol.Current(run=self._attempt.run, attempt=self._attempt.number, version=version, manifest=manifest)
-        move_current(self._s3, self._bucket, self._prefix, to, begin=begin)
+        pointer.move_current(self._s3, self._bucket, self._prefix, to, begin=begin)
         self._published = version
 
     def _manifest(self, version: int, kind: Kind, base: int | None, files: tuple[File, ...]) -> Manifest:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from moerl_runtime import protocol, store
 from moerl_runtime.faults import InputFault, RuntimeFault
-from moerl_runtime.weights import manifest
+from moerl_runtime.weights import manifest, pointer
 from moerl_runtime.weights.manifest import ANCHOR_FOLDER, Manifest
 
 REPORT_SECONDS = 600.0
@@ -101,7 +101,8 @@ class Stored:
 
 def list_stored(s3: store.S3Client, bucket: str, weights_prefix: str, *, run: str) -> list[Stored]:
     """Every form of every version of the run, the oldest first."""
-    current = _current(s3, bucket, weights_prefix)
+    at = pointer.read_current(s3, bucket, weights_prefix)
+    current = None if at is None else at.current
     listed: list[Stored] = []
     for name in store.folders(s3, bucket, f"{weights_prefix}{run}/"):
         attempt = protocol.Attempt(run=run, number=int(name))
@@ -132,9 +133,10 @@ def prune(s3: store.S3Client, bucket: str, weights_prefix: str, *, run: str, kee
 
     A form's manifest goes first: half of it is never taken for the whole.
     """
-    current = _current(s3, bucket, weights_prefix)
-    if current is None or current.run != run:
+    pointed = pointer.read_current(s3, bucket, weights_prefix)
+    if pointed is None or pointed.current.run != run:
         return []
+    current = pointed.current
     removed: list[str] = []
     for name in store.folders(s3, bucket, f"{weights_prefix}{run}/"):
         attempt = protocol.Attempt(run=run, number=int(name))
@@ -175,11 +177,6 @@ def _prune_attempt(
         _delete(s3, bucket, (other for other in keys[form] if other != key))
         removed.append(manifest.folder_of(key))
     return removed
-
-
-def _current(s3: store.S3Client, bucket: str, weights_prefix: str) -> protocol.Current | None:
-    stored = store.get(s3, bucket, weights_prefix + protocol.CURRENT_NAME)
-    return None if stored is None else protocol.decode(protocol.Current, stored.body)
 
 
 def _keys_by_form(

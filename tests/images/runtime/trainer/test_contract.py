@@ -22,7 +22,7 @@ from moerl_runtime.trainer import flags as command_line
 from moerl_runtime.trainer.data_source import DataSource
 from moerl_runtime.trainer.prompts import Prompts, Row, renderer
 from moerl_runtime.trainer.samples import repeats
-from moerl_runtime.weights.publish import read_current
+from moerl_runtime.weights.pointer import read_current
 from tests.images.runtime.trainer.contract import common
 from tests.images.runtime.trainer.fakes import Bed, Tokenizer, plan_document
 from tests.shipped import plan_of

@@ -21,7 +21,7 @@ from moerl_runtime.trainer.prompts import renderer
 from moerl_runtime.trainer.report import HISTORY_PATH
 from moerl_runtime.trainer.settings import Resumed
 from moerl_runtime.weights import safetensors
-from moerl_runtime.weights.publish import read_current
+from moerl_runtime.weights.pointer import read_current
 from moerl_runtime.workers.buffer_client import BufferClient
 from tests.images.runtime.trainer.fakes import (
     Agent,

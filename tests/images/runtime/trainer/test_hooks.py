@@ -14,7 +14,7 @@ from moerl_runtime import lease
 from moerl_runtime.faults import InputFault
 from moerl_runtime.trainer import hooks, settings
 from moerl_runtime.trainer.settings import Resumed
-from moerl_runtime.weights.publish import read_current
+from moerl_runtime.weights.pointer import read_current
 from tests.images.runtime.trainer.fakes import Bed, Posts, arguments_of, plan_document, reporter
 
 RUN = "trainer-0123abcd"

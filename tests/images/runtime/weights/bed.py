@@ -8,7 +8,7 @@ from typing import Any
 
 from moerl_runtime import protocol
 from moerl_runtime.protocol import Attempt
-from moerl_runtime.weights import cache, delta, fetch, publish, safetensors
+from moerl_runtime.weights import cache, delta, fetch, pointer, safetensors
 from moerl_runtime.weights.manifest import Kind
 from moerl_runtime.weights.publish import Publisher
 from tests.images.runtime.checkpoint.fake_s3 import BUCKET, Client, Crash, FakeS3, refused
@@ -185,6 +185,6 @@ class Node:
 
 
 def current(s3: Any) -> protocol.Current:
-    found = publish.read_current(s3, BUCKET, PREFIX)
+    found = pointer.read_current(s3, BUCKET, PREFIX)
     assert found is not None
     return found.current

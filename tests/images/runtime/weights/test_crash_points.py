@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from moerl_runtime import protocol
-from moerl_runtime.weights import manifest, publish
+from moerl_runtime.weights import manifest, pointer
 from tests.images.runtime.checkpoint.fake_s3 import BUCKET, Crash, FakeS3
 
 from .bed import BASE, PREFIX, S3, Dies, Node, State, Trainer, changed, current, state_of
@@ -58,7 +58,7 @@ def test_killed_before_or_after_any_call_the_pointer_names_a_whole_version(tmp_p
         else:
             break
         assert_manifests_are_whole(service)
-        found = publish.read_current(S3(service), BUCKET, PREFIX)
+        found = pointer.read_current(S3(service), BUCKET, PREFIX)
         assert found is not None or attempt == 1
         node = Node(folder)
         if found is not None:

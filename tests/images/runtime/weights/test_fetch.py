@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from moerl_runtime import protocol, store
 from moerl_runtime.faults import InputFault, RuntimeFault
-from moerl_runtime.weights import cache, fetch, manifest, publish
+from moerl_runtime.weights import cache, fetch, manifest, pointer
 from moerl_runtime.weights.transfer import Missing
 from tests.images.runtime.checkpoint.fake_s3 import BUCKET, Crash, FakeS3
 
@@ -334,9 +334,9 @@ def test_against_a_real_client_what_is_fetched_is_what_was_published(tmp_path: P
     trainer.begin()
     for version in range(1, 4):
         trainer.step(anchor=version == 2)
-    found = publish.read_current(s3, BUCKET, PREFIX)
+    found = pointer.read_current(s3, BUCKET, PREFIX)
     assert found is not None
-    assert publish.read_current(s3, BUCKET, PREFIX, found.etag) is None
+    assert pointer.read_current(s3, BUCKET, PREFIX, found.etag) is None
     directory = node.bring(s3, found.current, workers=2)
     assert state_of(directory) == trainer.states[3]
     trainer.publisher.close()

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from moerl_runtime import protocol
 from moerl_runtime.faults import RuntimeFault
 from moerl_runtime.protocol import Attempt, Current
-from moerl_runtime.weights import manifest, publish, safetensors
-from moerl_runtime.weights.publish import Fenced, Publisher, Share
+from moerl_runtime.weights import manifest, pointer, publish, safetensors
+from moerl_runtime.weights.pointer import Fenced
+from moerl_runtime.weights.publish import Publisher, Share
 from tests.images.runtime.checkpoint.fake_s3 import BUCKET, FakeS3, refused
 
 from .bed import BASE, PREFIX, RUN, S3, Node, State, Trainer, changed, current, state_of, write_delta, write_whole
@@ -39,49 +40,49 @@ def test_the_pointer_never_goes_back(moves: list[tuple[int, int, bool]]) -> None
     seen = (0, -1)
     for attempt, version, begin in moves:
         try:
-            publish.move_current(s3, BUCKET, PREFIX, to(attempt, version), begin=begin)
+            pointer.move_current(s3, BUCKET, PREFIX, to(attempt, version), begin=begin)
         except RuntimeFault:
             assert (attempt, version) < seen
         else:
             assert (attempt, version) >= seen
             seen = (attempt, version)
-        found = publish.read_current(s3, BUCKET, PREFIX)
+        found = pointer.read_current(s3, BUCKET, PREFIX)
         assert found is not None
         assert (found.current.attempt, found.current.version) == seen
 
 
 def test_an_older_attempt_is_told_that_it_has_been_replaced() -> None:
     s3 = S3(FakeS3())
-    publish.move_current(s3, BUCKET, PREFIX, to(2, 0), begin=True)
+    pointer.move_current(s3, BUCKET, PREFIX, to(2, 0), begin=True)
     with pytest.raises(Fenced, match="replaced by attempt 2"):
-        publish.move_current(s3, BUCKET, PREFIX, to(1, 7), begin=False)
+        pointer.move_current(s3, BUCKET, PREFIX, to(1, 7), begin=False)
 
 
 def test_another_run_takes_over_by_beginning_and_in_no_other_way() -> None:
     s3 = S3(FakeS3())
-    publish.move_current(s3, BUCKET, PREFIX, to(3, 5), begin=False)
+    pointer.move_current(s3, BUCKET, PREFIX, to(3, 5), begin=False)
     with pytest.raises(Fenced, match="replaced by run"):
-        publish.move_current(s3, BUCKET, PREFIX, to(1, 1, "trainer-new"), begin=False)
-    publish.move_current(s3, BUCKET, PREFIX, to(1, 0, "trainer-new"), begin=True)
+        pointer.move_current(s3, BUCKET, PREFIX, to(1, 1, "trainer-new"), begin=False)
+    pointer.move_current(s3, BUCKET, PREFIX, to(1, 0, "trainer-new"), begin=True)
     with pytest.raises(Fenced):
-        publish.move_current(s3, BUCKET, PREFIX, to(3, 6), begin=False)
+        pointer.move_current(s3, BUCKET, PREFIX, to(3, 6), begin=False)
 
 
 def test_a_write_whose_answer_was_lost_is_known_as_ones_own() -> None:
     s3 = S3(FakeS3())
-    publish.move_current(s3, BUCKET, PREFIX, to(1, 0), begin=True)
+    pointer.move_current(s3, BUCKET, PREFIX, to(1, 0), begin=True)
     s3.repeat_at = s3.calls + 1
-    publish.move_current(s3, BUCKET, PREFIX, to(1, 1), begin=False)
+    pointer.move_current(s3, BUCKET, PREFIX, to(1, 1), begin=False)
     assert current(s3) == to(1, 1)
 
 
 def test_an_unchanged_pointer_is_not_read_again() -> None:
     s3 = S3(FakeS3())
-    assert publish.read_current(s3, BUCKET, PREFIX) is None
-    publish.move_current(s3, BUCKET, PREFIX, to(1, 0), begin=True)
-    found = publish.read_current(s3, BUCKET, PREFIX)
+    assert pointer.read_current(s3, BUCKET, PREFIX) is None
+    pointer.move_current(s3, BUCKET, PREFIX, to(1, 0), begin=True)
+    found = pointer.read_current(s3, BUCKET, PREFIX)
     assert found is not None
-    assert publish.read_current(s3, BUCKET, PREFIX, found.etag) is None
+    assert pointer.read_current(s3, BUCKET, PREFIX, found.etag) is None
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -107,14 +108,14 @@ def test_of_two_publishers_in_a_race_the_newer_attempt_wins(tmp_path: Path, firs
 def test_a_pointer_that_moves_between_the_read_and_the_write_is_not_overwritten(there: bool) -> None:
     service, other = FakeS3(), [to(2, 0)]
     if there:
-        publish.move_current(S3(service), BUCKET, PREFIX, to(1, 0), begin=True)
+        pointer.move_current(S3(service), BUCKET, PREFIX, to(1, 0), begin=True)
 
     def let_the_other_go_first(operation: str) -> None:
         if operation == "put_object" and other:
-            publish.move_current(S3(service), BUCKET, PREFIX, other.pop(), begin=True)
+            pointer.move_current(S3(service), BUCKET, PREFIX, other.pop(), begin=True)
 
     with pytest.raises(Fenced):
-        publish.move_current(S3(service, let_the_other_go_first), BUCKET, PREFIX, to(1, 1), begin=False)
+        pointer.move_current(S3(service, let_the_other_go_first), BUCKET, PREFIX, to(1, 1), begin=False)
     assert current(S3(service)) == to(2, 0)
 
 
@@ -139,7 +140,7 @@ def test_threads_that_race_leave_the_highest() -> None:
     def move(attempt: int) -> None:
         barrier.wait()
         try:
-            publish.move_current(Serial(service), BUCKET, PREFIX, to(attempt, 0), begin=True)
+            pointer.move_current(Serial(service), BUCKET, PREFIX, to(attempt, 0), begin=True)
         except Fenced:
             lost.append(attempt)
 
