@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from .resources import Resources
 
 ROOT = Path(__file__).resolve().parents[3]
 PYTHON = ROOT / ".venv-emulator" / "bin" / "python"
+
+SETTLE_SECONDS = 120.0  # far more than any stack takes here; only a stack that hangs meets it
 
 use_pinned_node(os.environ)
 
@@ -76,7 +79,8 @@ class Embedded:
 
     def wait(self, name: str) -> str:
         cloudformation = self.client("cloudformation")
-        for _ in range(400):
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while time.monotonic() < deadline:
             found = cloudformation.describe_stacks(StackName=name)["Stacks"][0]
             if not found["StackStatus"].endswith("_IN_PROGRESS"):
                 return str(found["StackStatus"])
@@ -85,7 +89,8 @@ class Embedded:
     def wait_gone(self, name: str) -> None:
         """Wait until a deletion is over, so that the name is free again."""
         cloudformation = self.client("cloudformation")
-        for _ in range(400):
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while time.monotonic() < deadline:
             try:
                 cloudformation.describe_stacks(StackName=name)
             except ClientError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from typing import Any
 
@@ -19,6 +20,11 @@ FLOW_LOGS = common.store("fl")
 
 _ADDRESS_MISSING = "InvalidAllocationID.NotFound"
 
+# TEST-NET-2 and TEST-NET-3 (RFC 5737): addresses that no one owns
+_PUBLIC_IPS = tuple(
+    str(ip) for net in ("198.51.100.0/24", "203.0.113.0/24") for ip in ipaddress.ip_network(net).hosts()
+)
+
 
 # ---- Elastic IPs ------------------------------------------------------------------------------------------------
 
@@ -26,10 +32,13 @@ _ADDRESS_MISSING = "InvalidAllocationID.NotFound"
 @operation("ec2", "AllocateAddress")
 def allocate_address(params: Params) -> Params:
     allocation_id = state.hex_id("eipalloc")
-    number = int(allocation_id[-4:], 16)  # TEST-NET-3 and TEST-NET-2: addresses that no one owns
+    taken = {address["PublicIp"] for address in ADDRESSES.values()}
+    free = next((ip for ip in _PUBLIC_IPS if ip not in taken), None)
+    if free is None:
+        raise ServiceError("AddressLimitExceeded", "The maximum number of addresses has been reached.")
     address = {
         "AllocationId": allocation_id,
-        "PublicIp": f"{'203.0.113' if number & 256 else '198.51.100'}.{number % 256}",
+        "PublicIp": free,
         "Domain": params.get("Domain", "vpc"),
         "Tags": common.new_tags(params, "elastic-ip"),
     }

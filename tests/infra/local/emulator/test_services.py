@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from ..conftest import Embedded
+from ..conftest import Embedded, Start
 from ..pools import pool
 from ..resources import EFA_CARDS, resource
 
@@ -28,6 +28,18 @@ def _asg(aws: Embedded, group: dict[str, str]) -> dict[str, Any]:
     name = described["resources"]["autoScalingGroups"][0]["name"]
     (found,) = aws.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[name])["AutoScalingGroups"]
     return dict(found)
+
+
+def test_no_two_elastic_ips_share_an_address_and_a_released_one_is_given_again(start_embedded: Start) -> None:
+    ec2 = start_embedded().client("ec2")
+    given = [ec2.allocate_address(Domain="vpc") for _ in range(2 * 254)]
+    assert len({one["PublicIp"] for one in given}) == len(given)
+    with pytest.raises(ClientError, match="AddressLimitExceeded"):
+        ec2.allocate_address(Domain="vpc")
+    shown = ec2.describe_addresses(Filters=[{"Name": "public-ip", "Values": [given[7]["PublicIp"]]}])["Addresses"]
+    assert [one["AllocationId"] for one in shown] == [given[7]["AllocationId"]]
+    ec2.release_address(AllocationId=given[7]["AllocationId"])
+    assert ec2.allocate_address(Domain="vpc")["PublicIp"] == given[7]["PublicIp"]
 
 
 def test_scaling_a_node_group_moves_its_auto_scaling_group(aws: Embedded, rollouts: dict[str, str]) -> None:
