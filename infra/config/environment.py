@@ -284,7 +284,8 @@ class Environment(Part):
     """One environment: an account, a region, a cluster and its run."""
 
     name: Name
-    """Name of the environment, and of its cluster, stacks, queues and buckets."""
+    """Name of the environment, and of its cluster, stacks, queues and buckets; once in an account, since its dashboard and
+    its budget are the same in every region."""
     account: AccountId = Field(examples=["123456789012"])
     """AWS account id, in quotes: YAML reads a bare one as a number."""
     region: Region = Field(examples=["us-west-2"])

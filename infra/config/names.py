@@ -80,6 +80,12 @@ def stack_name(environment: str, part: str) -> str:
     return f"{environment}-{part}"
 
 
+def schedule_group(environment: str, pool: str) -> str:
+    """EventBridge Scheduler group of a capacity block's pool. Dots for the pool's dashes tell where the environment ends:
+    pool `a-b` of `x` and pool `b` of `x-a` are two groups."""
+    return f"{environment}-{pool.replace('-', '.')}"
+
+
 def checkpoint_path(environment: Environment) -> str:
     """Directory, on the scratch file system, that a run both saves to and loads from."""
     return f"/scratch/{environment.name}/checkpoints"

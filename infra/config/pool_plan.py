@@ -24,6 +24,7 @@ from infra.config.environment import (
     Reservation,
 )
 from infra.config.host_plan import HostPlan, host_plan
+from infra.config.names import schedule_group
 from infra.config.needs_plan import NodeNeeds, node_needs
 from infra.config.pins import Pins
 from infra.config.transport import ami_driver, ami_gdrdrv, derive_transport, gpu_direct_possible, node_release
@@ -255,7 +256,7 @@ def _capacity(environment: str, name: str, pool: Pool) -> CapacityPlan:
             scale_up_at=starts + BLOCK_START_DELAY,
             save_signal_at=ends - BLOCK_SAVE_LEAD,
             scale_down_at=ends - BLOCK_DRAIN_LEAD,
-            schedule_group=f"{environment}-{name}",
+            schedule_group=schedule_group(environment, name),
             save_signal_parameter=f"/moerl/{environment}/{name}/save-signal",
         )
     reservation = written.id if isinstance(written, Reservation | CapacityBlock) else None

@@ -13,6 +13,20 @@ LABEL_PREFIX = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 OWNED_PREFIXES = ("kubernetes.io", "k8s.io", "eks.amazonaws.com", "moerl.io", "nvidia.com", "vpc.amazonaws.com")
 
 
+@rule("identity.name")
+def environment_name(context: Context) -> Iterator[Finding]:
+    written = context.environment.name
+    other, meets, _ = f"{written}-".partition("-pool-")
+    if meets:
+        yield fault(
+            "name",
+            written,
+            f"an environment {other} names the stacks of its pools {other}-pool-..., and one of the two could take a stack"
+            " of the other for its own",
+            "Write a name without the word pool behind a dash.",
+        )
+
+
 @rule("identity.admins")
 def admins(context: Context) -> Iterator[Finding]:
     written = context.environment.kubernetes.admins

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from infra.catalog import CATALOG
 from infra.config.environment import Environment
 from infra.config.loader import load_text
 from infra.config.names import (
@@ -20,9 +21,13 @@ from infra.config.names import (
     partition,
     queue_url,
     repository_uri,
+    schedule_group,
     stack_name,
     url_suffix,
 )
+from infra.config.pins import UNRESOLVED
+from infra.config.rules import RULES
+from infra.config.rules.registry import Context
 
 BUCKET = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 QUEUE = re.compile(r"[A-Za-z0-9_-]{1,80}")
@@ -69,6 +74,28 @@ def test_every_name_is_valid_and_used_once(starter, name, account, region) -> No
 
 def test_stack_name_is_the_environment_and_the_part() -> None:
     assert stack_name("reference-p5en", "pool-trainer") == "reference-p5en-pool-trainer"
+
+
+KINDS = ("network", "storage", "queue", "cluster", "access", "images", "ami", "observability", "budget")
+CLOSE = st.lists(st.sampled_from(["x", "pool", "pools", "network", "ami"]), min_size=1, max_size=4).map("-".join)
+"""Names of environments and pools that come as close to each other as names can."""
+
+
+@given(environment=CLOSE, pool=CLOSE, kind=st.sampled_from((None, *KINDS)))
+def test_a_stack_name_says_which_environment_and_part_it_is(starter, environment, pool, kind) -> None:
+    context = Context(starter.model_copy(update={"name": environment}), CATALOG, UNRESOLVED)
+    part = kind or f"pool-{pool}"
+    before, pools, rest = stack_name(environment, part).partition("-pool-")
+    read = (before, f"pool-{rest}") if pools else tuple(before.rsplit("-", 1))
+    # Refused names are exactly those at which this reading goes wrong.
+    assert (read == (environment, part)) is not bool(list(RULES["identity.name"](context)))
+
+
+@given(environment=CLOSE, pool=CLOSE)
+def test_a_schedule_group_says_which_environment_and_pool_it_is(environment, pool) -> None:
+    before, after = schedule_group(environment, pool).rsplit("-", 1)
+    assert (before, after.replace(".", "-")) == (environment, pool)
+    assert re.fullmatch(r"[0-9A-Za-z._-]{1,64}", schedule_group(environment, pool))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,10 @@ THEIRS = "arn:aws:iam::999999999999:role/admin"
 LABELS, TAINTS = "pools.rollout.labels", "pools.rollout.taints"
 
 FAULTS = [
+    *(
+        ("identity.name", S, {"name": name}, "name", name, f"an environment {other} names", "without the word pool")
+        for name, other in (("x-pool", "x"), ("x-y-pool-z", "x-y"), ("x-pool-pool", "x"))
+    ),
     (
         "identity.admins",
         S,
@@ -81,6 +85,7 @@ WARNINGS = [
     ("identity.budget", S, {"budget": ...}, "budget", "nothing", "spending", "monthly_usd"),
 ]
 PASSES = [
+    *(("identity.name", S, {"name": name}) for name in ("pool", "pool-a", "x-pools", "x-spool-a")),
     ("identity.admins", S, {"kubernetes.admins": ["arn:aws:iam::123456789012:user/path/person"]}),
     ("identity.alerts", S, {}),
     ("identity.budget", S, {}),
