@@ -146,7 +146,7 @@ def _variables() -> dict[str, str]:
 def _command(
     client: str, way: str, origin: Path, back: Path, endpoint_url: str, tools: Path
 ) -> tuple[Sequence[str], Mapping[str, str]]:
-    variables = _variables()
+    variables = _variables() | {"AWS_ENDPOINT_URL": endpoint_url}
     if client == "aws s3 cp":
         remote = f"s3://{BUCKET}/aws/"
         ends = (str(origin), remote) if way == "up" else (remote, str(back))
@@ -174,16 +174,16 @@ def _child(client: str, way: str, folder: str, *, endpoint_url: str) -> None:
     if client == "s3torchconnector":
         _torch_connector(way, Path(folder), endpoint_url)
     else:
-        _own(way, Path(folder), endpoint_url, native=client.endswith("CRT"))
+        _own(way, Path(folder), native=client.endswith("CRT"))
 
 
-def _own(way: str, folder: Path, endpoint_url: str, *, native: bool) -> None:
+def _own(way: str, folder: Path, *, native: bool) -> None:
     from moerl_runtime import lease, store
     from moerl_runtime.checkpoint import crt, handover, restore, transfer, upload
 
-    s3 = store.client(REGION, endpoint_url)
+    s3 = store.client(REGION)
     files, parts = transfer.pools()
-    client = crt.native(REGION, endpoint_url) if native else None
+    client = crt.native(s3) if native else None
 
     @contextmanager
     def moves(_label: str, _total: int) -> Iterator[transfer.Moves]:

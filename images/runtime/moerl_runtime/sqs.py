@@ -35,7 +35,10 @@ class Received:
 
 
 def client(region: str, endpoint_url: str | None = None, *, connections: int = CONNECTIONS) -> SqsClient:
-    """An SQS client whose reads outlast a long poll and nothing more."""
+    """An SQS client whose reads outlast a long poll and nothing more.
+
+    Without `endpoint_url` botocore takes AWS_ENDPOINT_URL_SQS, else AWS_ENDPOINT_URL, else AWS itself.
+    """
     return boto3.client(
         "sqs",
         region_name=region,

@@ -37,7 +37,10 @@ class Stored:
 
 
 def client(region: str, endpoint_url: str | None = None, *, connections: int = CONNECTIONS) -> S3Client:
-    """An S3 client with bounded waits: a dead connection must not hold a drain."""
+    """An S3 client with bounded waits: a dead connection must not hold a drain.
+
+    Without `endpoint_url` botocore takes AWS_ENDPOINT_URL_S3, else AWS_ENDPOINT_URL, else AWS itself.
+    """
     return boto3.client(
         "s3",
         region_name=region,
@@ -47,7 +50,6 @@ def client(region: str, endpoint_url: str | None = None, *, connections: int = C
             read_timeout=30,
             max_pool_connections=connections,
             retries={"mode": "adaptive", "total_max_attempts": ATTEMPTS},
-            s3={"addressing_style": "path"} if endpoint_url else {},
         ),
     )
 

@@ -22,4 +22,12 @@ def local_aws() -> Iterator[str]:
 def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "local")
-    monkeypatch.delenv("AWS_PROFILE", raising=False)
+    for name in ("AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL_SQS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def at_local_aws(local_aws: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Endpoint URL; programs under test find it as they would find any: in their environment."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", local_aws)
+    return local_aws

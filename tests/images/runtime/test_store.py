@@ -10,7 +10,7 @@ from email.utils import format_datetime
 import pytest
 from botocore.exceptions import ClientError
 
-from moerl_runtime import store
+from moerl_runtime import sqs, store
 
 BUCKET = "moerl-test"
 
@@ -123,3 +123,18 @@ class _Refusing:
 
     def list_objects_v2(self, **_arguments: object) -> None:
         raise ClientError({"Error": {"Code": self._code, "Message": "no"}}, "ListObjectsV2")
+
+
+def test_another_s3_is_named_by_the_variables_of_aws_and_asked_by_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name such as bucket.s3.local would be no host's."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://aws.local:1")
+    assert url_of(store.client("us-west-2")).startswith("http://aws.local:1/bucket/key?")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://s3.local:2")
+    assert url_of(store.client("us-west-2")).startswith("http://s3.local:2/bucket/key?")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", "http://sqs.local:3")
+    assert sqs.client("us-west-2").meta.endpoint_url == "http://sqs.local:3"
+
+
+def url_of(s3: store.S3Client) -> str:
+    url: str = s3.generate_presigned_url("get_object", {"Bucket": "bucket", "Key": "key"})
+    return url

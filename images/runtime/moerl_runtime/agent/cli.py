@@ -117,15 +117,15 @@ class _Pod:
 
 def _pod(arguments: argparse.Namespace) -> _Pod:
     plan, variables = plans.load(arguments.plan), arguments.variables
-    region, endpoint_url = plan["region"].text, variables.get("AWS_ENDPOINT_URL")
-    s3 = store.client(region, endpoint_url, connections=CONNECTIONS)
+    region = plan["region"].text
+    s3 = store.client(region, connections=CONNECTIONS)
     bucket, weights_prefix = plan["names"]["weights_bucket"].text, plan["storage"]["weights_prefix"].text
     base = arguments.models / plan["workload"]["files"]["serving"].text
     worker = variables.get("HOSTNAME") or socket.gethostname()
     return _Pod(
         plan=plan,
         s3=s3,
-        sqs=sqs.client(region, endpoint_url, connections=CONNECTIONS),
+        sqs=sqs.client(region, connections=CONNECTIONS),
         bucket=bucket,
         weights_prefix=weights_prefix,
         base=base,

@@ -29,7 +29,7 @@ NODE = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 EPILOG = """exit codes: 0 done (also: nothing to restore), 1 it failed, 2 wrong input, 6 not enough space on scratch.
 
-variables: MOERL_RUN names the run where --run does not, HOSTNAME the node where --node does not, AWS_REGION the region.
+variables: MOERL_RUN names the run where --run does not, HOSTNAME the node where --node does not.
 
 examples:
   python -m moerl_runtime checkpoint list --run trainer-0a1b2c3d
@@ -48,8 +48,6 @@ class Place:
     bucket: str
     prefix: str
     run: str
-    region: str
-    endpoint_url: str | None
 
 
 def register(commands: _SubParsersAction[ArgumentParser]) -> None:
@@ -259,16 +257,12 @@ def _place(arguments: Namespace) -> Place:
     if not run or "/" in run:
         raise InputFault("--run", run, "names no run", "Write --run or set MOERL_RUN.")
     document = run_plan.load(arguments.plan)
-    region = document["region"].text
-    endpoint_url = variables.get("AWS_ENDPOINT_URL_S3") or variables.get("AWS_ENDPOINT_URL")
     return Place(
-        s3=store.client(region, endpoint_url),
+        s3=store.client(document["region"].text),
         plan=document,
         bucket=document["names"]["checkpoint_bucket"].text,
         prefix=document["storage"]["checkpoint_prefix"].text,
         run=run,
-        region=region,
-        endpoint_url=endpoint_url,
     )
 
 
@@ -280,7 +274,7 @@ def _position(written: str) -> Position:
 
 
 def _moves(arguments: Namespace, place: Place, parts: Any) -> transfer.Moving:
-    native = None if arguments.plain else crt.native(place.region, place.endpoint_url)
+    native = None if arguments.plain else crt.native(place.s3)
 
     @contextmanager
     def moving(label: str, total: int) -> Iterator[transfer.Moves]:

@@ -11,6 +11,8 @@ from botocore.session import Session
 from s3transfer import crt
 from s3transfer.subscribers import BaseSubscriber
 
+from moerl_runtime.store import S3Client
+
 PART_BYTES = 32 * 2**20
 """Of uploads; the same as boto3's here, so that one continues what the other began."""
 ALGORITHM = "CRC64NVME"
@@ -42,19 +44,21 @@ class _Done(BaseSubscriber):  # type: ignore[misc]  # s3transfer has no types
         self.event.set()
 
 
-def native(region: str, endpoint_url: str | None) -> Native | None:
-    """The client for the process's own credentials; None where there are none."""
+def native(s3: S3Client) -> Native | None:
+    """The client for the process's own credentials, region and endpoint of `s3`, which found the latter in the environment too.
+    None where there are no credentials."""
     session = Session()
     credentials = session.get_credentials()
     if credentials is None:
         return None
+    region = s3.meta.region_name
     client = crt.create_s3_crt_client(
         region,
         crt_credentials_provider=crt.BotocoreCRTCredentialsWrapper(credentials).to_crt_credentials_provider(),
         part_size=PART_BYTES,
-        use_ssl=endpoint_url is None or urlsplit(endpoint_url).scheme == "https",
+        use_ssl=urlsplit(s3.meta.endpoint_url).scheme == "https",
     )
-    serializer = crt.BotocoreCRTRequestSerializer(session, {"region_name": region, "endpoint_url": endpoint_url})
+    serializer = crt.BotocoreCRTRequestSerializer(session, {"region_name": region})
     return Native(crt.CRTTransferManager(client, serializer))
 
 

@@ -34,7 +34,6 @@ class Worker:
     metrics_port: int
     imds: str | None
     region: str
-    endpoint_url: str | None
     step_seconds: float
     seed: int
 
@@ -61,7 +60,7 @@ def run(worker: Worker, *, wait: Callable[[float], bool]) -> int:
 
 
 def _follow(worker: Worker, agent: subprocess.Popen[bytes], wait: Callable[[float], bool]) -> int:
-    s3 = store.client(worker.region, worker.endpoint_url)
+    s3 = store.client(worker.region)
     bucket, prefix = worker.plan["names"]["weights_bucket"].text, worker.plan["storage"]["weights_prefix"].text
     seen, told = False, False
     while agent.poll() is None:

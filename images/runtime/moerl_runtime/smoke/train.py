@@ -246,7 +246,7 @@ def _lead(args: Namespace, trainer: Trainer) -> None:
     """Rank 0: samples in, weights and checkpoints out."""
     known = settings.of(args)
     document = plan.load(known.plan_path)
-    s3 = store.client(document["region"].text, known.endpoint_url)
+    s3 = store.client(document["region"].text)
     publisher = data_source.publisher(s3, known, document)
     shutil.rmtree(args.update_weight_disk_dir, ignore_errors=True)
     source = DataSource(args, _parts(known, document, s3))
@@ -288,7 +288,7 @@ def _parts(known: settings.Settings, document: plan.Node, s3: store.S3Client) ->
     bucket = document["names"]["weights_bucket"].text
     return Parts(
         s3=s3,
-        sqs_client=sqs.client(document["region"].text, known.endpoint_url),
+        sqs_client=sqs.client(document["region"].text),
         render=lambda prompt, _: (str(prompt), task.encode(str(prompt))),
         reporter=Reporter("rollout-manager", trainer_metrics(), report.poster(known.control), period_seconds=1.0),
         sample_class=Sample,

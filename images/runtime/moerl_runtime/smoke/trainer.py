@@ -36,7 +36,6 @@ class Job:
     steps: int
     step_log: Path
     region: str
-    endpoint_url: str | None
     variables: Mapping[str, str]
 
     @property
@@ -68,7 +67,7 @@ def run(
     if restored != 0:
         return restored
     control = Control(clock=clock, unix_clock=unix_clock, scrape=lambda: b"")
-    s3 = store.client(given.region, given.endpoint_url)
+    s3 = store.client(given.region)
 
     def wait(seconds: float) -> bool:
         woken.wait(seconds)
@@ -84,7 +83,6 @@ def run(
             plan_path=given.plan_path,
             work=given.scratch,
             control_url=url,
-            endpoint_url=given.endpoint_url,
         )
         around = attempt.Around(
             s3=s3,

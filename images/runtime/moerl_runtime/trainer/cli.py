@@ -65,7 +65,6 @@ def _run(arguments: Namespace) -> int:
     script = train_script.path(variables)
     document = plan.load(arguments.plan)
     region = document["region"].text
-    endpoint_url = variables.get("AWS_ENDPOINT_URL")
     woken, stopped = threading.Event(), threading.Event()
 
     def stop(*_: object) -> None:
@@ -89,11 +88,10 @@ def _run(arguments: Namespace) -> int:
             plan_path=arguments.plan,
             work=Path(work),
             control_url=url,
-            endpoint_url=endpoint_url,
         )
         around = Around(
-            s3=store.client(region, endpoint_url),
-            parameter=_parameters(boto3.client("ssm", region_name=region, endpoint_url=endpoint_url)),
+            s3=store.client(region),
+            parameter=_parameters(boto3.client("ssm", region_name=region)),
             start=lambda given: _start(script, given, woken),
             wait=wait,
             clock=time.monotonic,

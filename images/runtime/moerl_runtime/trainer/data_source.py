@@ -278,12 +278,12 @@ class DataSource:
 def connect(args: Any, known: Settings, document: Node) -> Parts:
     """The real parts."""
     region = document["region"].text
-    s3 = store.client(region, known.endpoint_url)
+    s3 = store.client(region)
     bucket = document["names"]["weights_bucket"].text
     chat_template = bool(getattr(args, "apply_chat_template", False))
     return Parts(
         s3=s3,
-        sqs_client=sqs.client(region, known.endpoint_url),
+        sqs_client=sqs.client(region),
         render=renderer(
             framework.tokenizer(known.framework, args),
             chat_template=chat_template,

@@ -92,15 +92,15 @@ def saved(args: Any, rollout_id: int, checkpoint_dir: str, hf_checkpoint_dir: st
 
 
 @cache
-def _publisher_of(run: str, attempt: int, plan_path: str, endpoint_url: str | None) -> Publisher:
-    known = Settings(framework="miles", run=run, attempt=attempt, plan=plan_path, control="", endpoint_url=endpoint_url)
+def _publisher_of(run: str, attempt: int, plan_path: str) -> Publisher:
+    known = Settings(framework="miles", run=run, attempt=attempt, plan=plan_path, control="")
     document: Node = plan.load(known.plan_path)
-    return data_source.publisher(store.client(document["region"].text, endpoint_url), known, document)
+    return data_source.publisher(store.client(document["region"].text), known, document)
 
 
 def _publisher(known: Settings) -> Publisher:
     """One for the life of the process: it knows what was published before."""
-    return _publisher_of(known.run, known.attempt, known.plan, known.endpoint_url)
+    return _publisher_of(known.run, known.attempt, known.plan)
 
 
 @cache

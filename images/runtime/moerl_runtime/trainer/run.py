@@ -98,7 +98,6 @@ class Order:
     work: Path
     """A directory of this process for the configuration file."""
     control_url: str
-    endpoint_url: str | None = None
 
     @property
     def bucket(self) -> str:
@@ -219,7 +218,6 @@ def prepared(order: Order, attempt: Attempt, resumed: Resumed | None) -> Flags:
         plan=str(order.plan_path),
         control=order.control_url,
         resumed=resumed,
-        endpoint_url=order.endpoint_url,
     )
     path = order.work / CONFIG_NAME
     path.write_text(json.dumps(settings.document()), encoding="utf-8")

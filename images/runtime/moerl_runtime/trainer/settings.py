@@ -40,8 +40,6 @@ class Settings:
     control: str
     """URL of the head's control server."""
     resumed: Resumed | None = None
-    endpoint_url: str | None = None
-    """Of a local AWS; None for the real one."""
 
     @property
     def of(self) -> Attempt:

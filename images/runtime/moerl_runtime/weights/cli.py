@@ -19,8 +19,8 @@ from moerl_runtime.weights import cache, hub, models, pointer, prepare, publish,
 
 EPILOG = """exit codes: 0 done, 1 it failed, 2 wrong input.
 
-variables: AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL for another S3; for prepare JOB_COMPLETION_INDEX, this pod's number, and
-MOERL_TRAIN_SCRIPT, the framework's train.py, beside which its tools lie.
+variables of prepare: JOB_COMPLETION_INDEX, this pod's number; MOERL_TRAIN_SCRIPT, the framework's train.py, beside which its
+tools lie.
 
 examples:
   python -m moerl_runtime weights fetch --pool rollout --below /models
@@ -120,19 +120,12 @@ def run_tool(command: Sequence[str]) -> None:
 
 
 def _index(arguments: Namespace) -> int:
-    written = _variable(arguments, "JOB_COMPLETION_INDEX")
+    written: str = arguments.variables.get("JOB_COMPLETION_INDEX", "")
     if not written.isdigit() or int(written) >= arguments.nodes:
         raise InputFault(
             "JOB_COMPLETION_INDEX", written, f"is no pod of {arguments.nodes}", "Run it as an Indexed Job."
         )
     return int(written)
-
-
-def _variable(arguments: Namespace, name: str) -> str:
-    written: str | None = arguments.variables.get(name)
-    if not written:
-        raise InputFault(name, None, "is not set", "Run it in the run's image, as the jobs of the render do.")
-    return written
 
 
 def _list(arguments: Namespace) -> int:
@@ -175,10 +168,8 @@ def _run(arguments: Namespace, place: Place) -> str | None:
 
 def _place(arguments: Namespace) -> Place:
     plan = run_plan.load(arguments.plan)
-    variables = arguments.variables
-    endpoint_url = variables.get("AWS_ENDPOINT_URL_S3") or variables.get("AWS_ENDPOINT_URL")
     return Place(
-        s3=store.client(plan["region"].text, endpoint_url),
+        s3=store.client(plan["region"].text),
         plan=plan,
         bucket=plan["names"]["weights_bucket"].text,
         prefix=plan["storage"]["weights_prefix"].text,

@@ -25,9 +25,9 @@ PLAN = {
 
 
 @pytest.fixture
-def s3(local_aws: str) -> Iterator[store.S3Client]:
+def s3(at_local_aws: str) -> Iterator[store.S3Client]:
     """Attempt 1 is over and has committed 10, 20 and 30; 40 is not complete."""
-    client = store.client("us-west-2", local_aws)
+    client = store.client("us-west-2", at_local_aws)
     client.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": "us-west-2"})
     attempt = lease.acquire(client, bucket=BUCKET, prefix=PREFIX, run=RUN, holder="a").attempt
     for step in (10, 20, 30, 40):
@@ -45,12 +45,12 @@ def s3(local_aws: str) -> Iterator[store.S3Client]:
 
 
 @pytest.fixture
-def run(tmp_path: Path, local_aws: str, capsys: pytest.CaptureFixture[str]) -> Any:
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps(PLAN))
 
     def call(*arguments: str, **variables: str) -> tuple[int, str, str]:
-        environment = {"AWS_ENDPOINT_URL": local_aws, "MOERL_RUN": RUN} | variables
+        environment = {"MOERL_RUN": RUN} | variables
         code = main(["checkpoint", *arguments, "--plan", str(plan)], variables=environment)
         captured = capsys.readouterr()
         return code, captured.out, captured.err

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from moerl_runtime.checkpoint.crt import Native
+from moerl_runtime import store
+from moerl_runtime.checkpoint.crt import Native, native
 
 
 class Manager:
@@ -44,3 +45,25 @@ def test_a_download_ends_when_the_file_is_in_its_place(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_renamed_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="no space"):
         Native(Manager(OSError("no space"))).download("bucket", "key", str(tmp_path / "file"))
+
+
+def test_the_client_is_for_the_region_and_endpoint_of_the_other(tmp_path: Path, at_local_aws: str) -> None:
+    s3 = store.client("us-west-2")
+    s3.create_bucket(Bucket="crt-endpoint", CreateBucketConfiguration={"LocationConstraint": "us-west-2"})
+    client = native(s3)
+    assert client is not None
+    (tmp_path / "file").write_bytes(b"body")
+    client.upload(str(tmp_path / "file"), "crt-endpoint", "key")
+    stored = store.get(store.client("us-west-2", at_local_aws), "crt-endpoint", "key")
+    assert stored is not None
+    assert stored.body == b"body"
+
+
+def test_without_credentials_there_is_none(at_local_aws: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    del at_local_aws
+    s3 = store.client("us-west-2")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "none")
+    assert native(s3) is None

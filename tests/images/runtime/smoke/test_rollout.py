@@ -21,8 +21,8 @@ KEY = f"weights/{protocol.CURRENT_NAME}"
 
 
 @pytest.fixture
-def s3(local_aws: str) -> Iterator[S3Client]:
-    made = boto3.client("s3", endpoint_url=local_aws, region_name="us-east-1")
+def s3(at_local_aws: str) -> Iterator[S3Client]:
+    made = boto3.client("s3", endpoint_url=at_local_aws, region_name="us-east-1")
     made.create_bucket(Bucket=BUCKET)
     yield made
     for key in store.keys(made, BUCKET, ""):
@@ -48,7 +48,7 @@ class Agent:
         self.told += 1
 
 
-def follow(local_aws: str, agent: Agent, looks: list[Callable[[], object]], *, asked_at: int | None = None) -> int:
+def follow(agent: Agent, looks: list[Callable[[], object]], *, asked_at: int | None = None) -> int:
     """`looks` happen one after the other before each look; the agent is asked to end, by hand, after all of them."""
     document = {"names": {"weights_bucket": BUCKET}, "storage": {"weights_prefix": "weights/"}}
     worker = Worker(
@@ -60,7 +60,6 @@ def follow(local_aws: str, agent: Agent, looks: list[Callable[[], object]], *, a
         metrics_port=0,
         imds=None,
         region="us-east-1",
-        endpoint_url=local_aws,
         step_seconds=0.0,
         seed=0,
     )
@@ -86,22 +85,22 @@ def gone(s3: S3Client) -> Callable[[], object]:
     return lambda: store.delete(s3, BUCKET, KEY)
 
 
-def test_it_ends_its_agent_when_the_run_that_it_saw_is_over(local_aws: str, s3: S3Client) -> None:
+def test_it_ends_its_agent_when_the_run_that_it_saw_is_over(s3: S3Client) -> None:
     agent = Agent()
-    assert follow(local_aws, agent, [gone(s3), point(s3, "smoke-1"), point(s3, "smoke-1"), gone(s3)]) == 0
+    assert follow(agent, [gone(s3), point(s3, "smoke-1"), point(s3, "smoke-1"), gone(s3)]) == 0
     assert agent.told == 1
 
 
-def test_a_pointer_that_is_not_there_yet_or_is_another_runs_says_nothing(local_aws: str, s3: S3Client) -> None:
+def test_a_pointer_that_is_not_there_yet_or_is_another_runs_says_nothing(s3: S3Client) -> None:
     agent = Agent()
     looks = [gone(s3), gone(s3), point(s3, "policy"), gone(s3), gone(s3)]
-    assert follow(local_aws, agent, looks, asked_at=len(looks)) == 0
+    assert follow(agent, looks, asked_at=len(looks)) == 0
     assert (agent.told, agent.looks) == (1, len(looks) + 1), "only when it was asked to"
 
 
-def test_it_is_told_once_and_its_code_is_the_workers(local_aws: str, s3: S3Client) -> None:
+def test_it_is_told_once_and_its_code_is_the_workers(s3: S3Client) -> None:
     agent = Agent(code=3)
-    assert follow(local_aws, agent, [point(s3, "smoke-1")], asked_at=1) == 3
+    assert follow(agent, [point(s3, "smoke-1")], asked_at=1) == 3
     assert agent.told == 1
 
 
@@ -123,7 +122,6 @@ def test_commands_are_those_that_the_parsers_know(tmp_path: Path, monkeypatch: p
         metrics_port=3,
         imds="http://127.0.0.1:4",
         region="us-east-1",
-        endpoint_url=None,
         step_seconds=0.5,
         seed=7,
     )

@@ -12,9 +12,9 @@ from tests.images.runtime.trainer.fakes import Bed, bed
 
 
 @pytest.fixture
-def aws(local_aws: str, request: pytest.FixtureRequest) -> Bed:
+def aws(at_local_aws: str, request: pytest.FixtureRequest) -> Bed:
     name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")
-    return bed(local_aws, f"t{abs(hash(request.node.nodeid)) % 10**8}-{name}"[:50].rstrip("-"))
+    return bed(at_local_aws, f"t{abs(hash(request.node.nodeid)) % 10**8}-{name}"[:50].rstrip("-"))
 
 
 @pytest.fixture(autouse=True)

@@ -303,7 +303,6 @@ def arguments_of(
     attempt: int = 1,
     batch: int = 4,
     samples: int = 2,
-    endpoint_url: str | None = None,
     prompts: int = 10,
     run: str = "trainer-0123abcd",
     **changes: Any,
@@ -321,7 +320,6 @@ def arguments_of(
         plan=str(plan_path),
         control="http://127.0.0.1:1",
         resumed=resumed,
-        endpoint_url=endpoint_url,
     )
     miles = {
         "rollout_function_path": "moerl_runtime.trainer.rollout.Rollout",

@@ -44,7 +44,7 @@ if order["hang"]:
 prefix = layout.step_prefix("checkpoints/", Attempt(run=known["run"], number=known["attempt"]), order["step"])
 done = layout.Complete(run=known["run"], attempt=known["attempt"], step=order["step"], nodes=("a",), files=(),
     metadata={"history": order["history"]})
-s3 = store.client(order["region"], known["endpoint_url"])
+s3 = store.client(order["region"])
 store.put(s3, order["bucket"], layout.complete_key(prefix), protocol.encode(done))
 sys.exit(order["code"])
 """
@@ -53,7 +53,7 @@ sys.exit(order["code"])
 class Pod:
     """The head's files and environment."""
 
-    def __init__(self, aws: Bed, tmp_path: Path, endpoint_url: str) -> None:
+    def __init__(self, aws: Bed, tmp_path: Path) -> None:
         self.aws, self.root = aws, tmp_path
         script = tmp_path / "train.py"
         script.write_text(TRAIN)
@@ -71,7 +71,6 @@ class Pod:
             "MOERL_RUN": "trainer-0123abcd",
             "MOERL_ATTEMPT": "trainer-0123abcd-x7k2p",
             "POD_IP": "127.0.0.1",
-            "AWS_ENDPOINT_URL": endpoint_url,
             "MOERL_TRAIN_SCRIPT": str(script),
         }
 
@@ -87,9 +86,9 @@ class Pod:
 
 
 @pytest.fixture
-def pod(aws: Bed, tmp_path: Path, local_aws: str) -> Iterator[Pod]:
+def pod(aws: Bed, tmp_path: Path) -> Iterator[Pod]:
     former = signal.getsignal(signal.SIGTERM)
-    yield Pod(aws, tmp_path, local_aws)
+    yield Pod(aws, tmp_path)
     signal.signal(signal.SIGTERM, former)
 
 

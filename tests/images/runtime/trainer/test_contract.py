@@ -65,7 +65,6 @@ def rendered(framework: str, tmp_path: Path, steps: int, interval: int) -> comma
 def run(
     framework: str,
     aws: Bed,
-    endpoint_url: str,
     tmp_path: Path,
     *,
     steps: int = 4,
@@ -87,7 +86,6 @@ def run(
     job = {
         "source": SOURCES[framework],
         "work": str(tmp_path),
-        "endpoint_url": endpoint_url,
         "bucket": aws.bucket,
         "task_url": aws.queues.task,
         "result_url": aws.queues.result,
@@ -127,8 +125,8 @@ def resumed_from(tmp_path: Path, step: int) -> dict[str, Any]:
 
 
 @needs_miles
-def test_miles_own_loop_trains_on_groups_from_the_queue(aws: Bed, local_aws: str, tmp_path: Path) -> None:
-    found = run("miles", aws, local_aws, tmp_path)
+def test_miles_own_loop_trains_on_groups_from_the_queue(aws: Bed, tmp_path: Path) -> None:
+    found = run("miles", aws, tmp_path)
     assert found["servers"] == 0
     assert found["layout"] == [16, 16], "GPUs of the ranks alone"
     assert found["sample"] == "miles.utils.types.Sample"
@@ -160,12 +158,10 @@ def test_miles_own_loop_trains_on_groups_from_the_queue(aws: Bed, local_aws: str
 
 
 @needs_miles
-def test_miles_goes_on_after_the_committed_step_with_the_groups_that_were_out(
-    aws: Bed, local_aws: str, tmp_path: Path
-) -> None:
-    run("miles", aws, local_aws, tmp_path)
+def test_miles_goes_on_after_the_committed_step_with_the_groups_that_were_out(aws: Bed, tmp_path: Path) -> None:
+    run("miles", aws, tmp_path)
     resumed = resumed_from(tmp_path, 1)
-    again = run("miles", aws, local_aws, tmp_path, start=2, attempt=2, resumed=resumed)
+    again = run("miles", aws, tmp_path, start=2, attempt=2, resumed=resumed)
     assert events(again, "train") == [["train", step, indices(step)] for step in (2, 3)]
     assert events(again, "begin") == [["begin", str(tmp_path / "base"), True]]
     assert [event[2] for event in events(again, "enqueue")] == [1, 2], "versions begin at 0 in every attempt"
@@ -174,9 +170,9 @@ def test_miles_goes_on_after_the_committed_step_with_the_groups_that_were_out(
 
 
 @needs_slime
-def test_slimes_own_loop_trains_publishes_and_goes_on(aws: Bed, local_aws: str, tmp_path: Path) -> None:
+def test_slimes_own_loop_trains_publishes_and_goes_on(aws: Bed, tmp_path: Path) -> None:
     begin_attempt(aws)
-    found = run("slime", aws, local_aws, tmp_path)
+    found = run("slime", aws, tmp_path)
     assert found["sample"] == "slime.utils.types.Sample"
     assert events(found, "train") == [["train", step, indices(step)] for step in range(4)]
     assert [event[1] for event in events(found, "save")] == [1, 3]
@@ -189,7 +185,7 @@ def test_slimes_own_loop_trains_publishes_and_goes_on(aws: Bed, local_aws: str, 
 
     begin_attempt(aws)
     resumed = resumed_from(tmp_path, 1)
-    again = run("slime", aws, local_aws, tmp_path, start=2, attempt=2, resumed=resumed, export=1)
+    again = run("slime", aws, tmp_path, start=2, attempt=2, resumed=resumed, export=1)
     assert events(again, "train") == [["train", step, indices(step)] for step in (2, 3)]
     current = read_current(aws.s3, aws.bucket, "weights/")
     assert current is not None
@@ -199,9 +195,9 @@ def test_slimes_own_loop_trains_publishes_and_goes_on(aws: Bed, local_aws: str, 
 @pytest.mark.parametrize(
     "framework", [pytest.param("miles", marks=needs_miles), pytest.param("slime", marks=needs_slime)]
 )
-def test_what_both_do_comes_out_the_same(framework: str, aws: Bed, local_aws: str, tmp_path: Path) -> None:
+def test_what_both_do_comes_out_the_same(framework: str, aws: Bed, tmp_path: Path) -> None:
     begin_attempt(aws)
-    found = run(framework, aws, local_aws, tmp_path, steps=1, interval=1)
+    found = run(framework, aws, tmp_path, steps=1, interval=1)
     rows = [Row(prompt=str(number), label=None) for number in range(common.ROWS)]
     prompts = Prompts(
         rows,

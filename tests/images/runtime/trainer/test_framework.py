@@ -72,12 +72,8 @@ def test_the_begin_of_a_save_is_asked_of_the_frameworks_timer(
     assert framework.save_began_unix_seconds(package) is None
 
 
-def test_a_data_source_connects_to_what_its_arguments_name(
-    package: Framework, aws: Bed, tmp_path: Path, local_aws: str
-) -> None:
-    args = arguments_of(
-        tmp_path, plan_document(aws), framework=package, endpoint_url=local_aws, apply_chat_template=False
-    )
+def test_a_data_source_connects_to_what_its_arguments_name(package: Framework, aws: Bed, tmp_path: Path) -> None:
+    args = arguments_of(tmp_path, plan_document(aws), framework=package, apply_chat_template=False)
     known = settings.of(args)
     parts = connect(args, known, load(known.plan_path))
     aws.s3.put_object(Bucket=aws.bucket, Key="k", Body=b"stored")

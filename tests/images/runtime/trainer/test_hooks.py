@@ -167,11 +167,11 @@ def test_versions_that_an_earlier_attempt_left_on_the_node_are_removed(aws: Bed,
 
 
 def test_the_real_publisher_asks_for_the_lease_and_moves_the_pointer(
-    aws: Bed, tmp_path: Path, local_aws: str, monkeypatch: pytest.MonkeyPatch
+    aws: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = reporter(Posts())
     monkeypatch.setattr(hooks, "_reporter", lambda _: made)
-    args = args_of(aws, tmp_path, endpoint_url=local_aws)
+    args = args_of(aws, tmp_path)
     with pytest.raises(lease.LeaseLost):
         hooks.published(args, args.update_weight_disk_dir, [])
     assert read_current(aws.s3, aws.bucket, "weights/") is None

@@ -36,7 +36,6 @@ class Place:
         (folder / "sources").mkdir()
         (folder / "sources" / "train.py").touch()
         self.variables = {
-            "AWS_ENDPOINT_URL": endpoint_url,
             "JOB_COMPLETION_INDEX": "0",
             "MOERL_TRAIN_SCRIPT": str(folder / "sources" / "train.py"),
         }
@@ -52,8 +51,8 @@ class Place:
 
 
 @pytest.fixture
-def place(local_aws: str, tmp_path: Path) -> Iterator[Place]:
-    found = Place(local_aws, tmp_path)
+def place(at_local_aws: str, tmp_path: Path) -> Iterator[Place]:
+    found = Place(at_local_aws, tmp_path)
     yield found
     for key in store.keys(found.s3, found.bucket, ""):
         store.delete(found.s3, found.bucket, key)

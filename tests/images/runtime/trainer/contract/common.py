@@ -36,7 +36,6 @@ class Job:
 
     source: str
     work: str
-    endpoint_url: str
     bucket: str
     task_url: str
     result_url: str
@@ -60,13 +59,12 @@ class Job:
             plan=str(self.path / "plan.json"),
             control="http://127.0.0.1:1",
             resumed=None if self.resumed is None else Resumed(**self.resumed),
-            endpoint_url=self.endpoint_url,
         )
 
     def bed(self) -> Bed:
         return Bed(
-            s3=store.client(REGION, self.endpoint_url),
-            sqs_client=sqs.client(REGION, self.endpoint_url),
+            s3=store.client(REGION),
+            sqs_client=sqs.client(REGION),
             bucket=self.bucket,
             queues=Queues(task=self.task_url, result=self.result_url, dead_letter=self.dead_letter_url),
         )
