@@ -8,23 +8,19 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from moerl_runtime import plan as plans
-from moerl_runtime.bench import nccl_log, report, traffic, verdict
-from moerl_runtime.bench.launch import Outcome, run_ranks
-from moerl_runtime.bench.settings import INDEX_VARIABLE, MIB, Backend, Case, Kind, Links, Settings, Shape
-from moerl_runtime.bench.verdict import Floor
-from moerl_runtime.faults import InputFault
+from moerl_runtime.bench import planned, report, verdict
+from moerl_runtime.bench.conclusions import conclusions
+from moerl_runtime.bench.launch import run_ranks
+from moerl_runtime.bench.settings import INDEX_VARIABLE, MIB, Settings
 from moerl_runtime.plan import Node
-from moerl_runtime.preflight.check import FAILED, Check, causes, document, exit_code
+from moerl_runtime.preflight.check import exit_code
 
-SMS_BETWEEN_NODES = 12
-"""As in the published numbers; DeepEP cannot derive it where it does not see EFA's rate."""
 SECONDS = 1800.0
-DEFAULT_TOKENS = (verdict.PREFILL_TOKENS, verdict.DECODE_TOKENS)
 
 EPILOG = """exit codes: 0 passed, 1 a check failed or the ranks did, 2 wrong input. NCCL being faster than DeepEP is a
 result, not a failure: it is printed, and in the document's `winners`.
@@ -112,162 +108,25 @@ def _run(settings: Settings, plan: Node, folder: Path, variables: Mapping[str, s
     return exit_code(checks)
 
 
-def conclusions(
-    settings: Settings, plan: Node, outcome: Outcome
-) -> tuple[list[str], dict[str, Any], tuple[Check, ...]]:
-    """(table, document, checks) of what ranks brought."""
-    if not outcome.ranks:
-        check = Check(
-            name="ranks",
-            status="failed",
-            found=outcome.failure,
-            needed="every rank to finish",
-            fix="NCCL's own log (--logs DIR) says more.",
-            cause="ranks",
-        )
-        return [], _document(settings, (check,)), (check,)
-    evidence = [nccl_log.Evidence(**_tuples(rank["evidence"])) for rank in outcome.ranks]
-    checks: tuple[Check, ...] = ()
-    if settings.backend != "gloo":
-        wanted = None if plan["image"]["nccl"].value is None else plan["image"]["nccl"].text
-        checks = verdict.one_nccl(outcome.ranks, wanted)
-        checks += nccl_log.judge(
-            evidence,
-            nodes=settings.nodes,
-            transport=settings.transport,
-            device_side=settings.backend == "deep_ep",
-            efa_devices=settings.links.efa_devices,
-        )
-    extra: dict[str, Any] = {
-        "software": outcome.ranks[0]["software"],
-        "evidence": [{"rank": rank["rank"], **rank["evidence"]} for rank in outcome.ranks],
-    }
-    if settings.kind == "nccl":
-        found, judged = verdict.collectives(settings, outcome.ranks)
-        return report.collective_lines(found), _document(settings, checks + judged) | extra | found, checks + judged
-    results = verdict.results(settings, outcome.ranks)
-    winners = verdict.winners(results)
-    checks += verdict.correctness(settings, outcome.ranks)
-    checks += verdict.floors(results, floors_of(plan, settings))
-    extra |= {"cases": [asdict(result) for result in results], "winners": winners}
-    return report.expert_lines(results, winners), _document(settings, checks) | extra, checks
-
-
-def _document(settings: Settings, checks: tuple[Check, ...]) -> dict[str, Any]:
-    return {
-        "bench": settings.kind,
-        "settings": asdict(settings),
-        "ceiling": asdict(traffic.ceiling(settings.links, settings.nodes)),
-        "checks": document(checks),
-        "causes": causes(checks),
-        "verdict": "failed" if exit_code(checks) == FAILED else "passed",
-    }
-
-
-def _tuples(evidence: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has lists where a dataclass has tuples."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in evidence.items()}
-
-
 def settings_of(arguments: argparse.Namespace, plan: Node, variables: Mapping[str, str]) -> Settings:
     """Raises InputFault for what cannot run."""
-    pool = plans.pool(plan, arguments.pool)
-    host, port = address(arguments.rendezvous)
-    node = _node(variables, arguments.nodes)
-    backend: Backend = arguments.backend
-    ranks = arguments.ranks or pool["gpus_per_node"].number
-    if ranks < 1:
-        raise InputFault(
-            "--pool", arguments.pool, "has no GPUs", "Name a GPU pool, or give --ranks with --backend gloo."
-        )
-    kind: Kind = arguments.kind
-    sms = getattr(arguments, "sms", None)
-    return Settings(
+    host, port = planned.address(arguments.rendezvous)
+    node, kind = planned.node_index(variables, arguments.nodes), arguments.kind
+    settings = planned.settings(
+        plan,
+        arguments.pool,
         kind=kind,
-        backend=backend,
-        pool=arguments.pool,
+        backend=arguments.backend,
         host=host,
         port=port,
         nodes=arguments.nodes,
         node=node,
-        ranks_per_node=ranks,
-        links=Links(
-            gpus=max(1, pool["gpus_per_node"].number),
-            efa_devices=pool["efa_per_node"].number,
-            efa_gbps=pool["needs"]["efa_gbps"].number,
-            nvlink_gb_per_second=pool["needs"]["nvlink_gb_per_second"].number,
-        ),
-        transport=pool["transport"].text,
-        cases=() if kind == "nccl" else cases_of(plan, arguments.pool, arguments.tokens, ranks * arguments.nodes),
-        num_sms=sms if sms is not None else (SMS_BETWEEN_NODES if arguments.nodes > 1 else 0),
-        num_contexts=plan["image"]["deepep_contexts"].number if arguments.nodes > 1 else 0,
+        ranks=arguments.ranks,
+        sms=getattr(arguments, "sms", None),
+    )
+    return replace(
+        settings,
+        cases=() if kind == "nccl" else planned.cases_of(plan, arguments.pool, arguments.tokens, settings.ranks),
         largest_bytes=getattr(arguments, "largest_mib", 1) * MIB,
         repeats=arguments.repeats,
     )
-
-
-def cases_of(plan: Node, pool: str, tokens: list[int] | None, ranks: int) -> tuple[Case, ...]:
-    """The run's own MoE layer, and the shape of published numbers where the plan has floors for it."""
-    shapes = {"model": _shape(plan["workload"]["shape"])}
-    needs = _dispatch_needs(plan, pool)
-    if needs is not None:
-        shapes["published"] = _shape(needs["shape"])
-    cases = []
-    for name, shape in shapes.items():
-        if shape.experts == 0:
-            continue
-        if shape.experts % ranks:
-            raise InputFault(
-                "--nodes",
-                ranks,
-                f"ranks do not divide the {shape.experts} experts of shape {name!r}",
-                "Choose nodes and --ranks whose product divides them.",
-            )
-        cases += [Case(name=f"{name}-{count}", shape=shape, tokens=count) for count in tokens or DEFAULT_TOKENS]
-    if not cases:
-        raise InputFault(
-            "workload.model", plan["workload"]["model"].text, "is dense", "There is no expert traffic to measure."
-        )
-    return tuple(cases)
-
-
-def floors_of(plan: Node, settings: Settings) -> tuple[Floor, ...]:
-    """Floors of the published shape; none where the group is not what the plan has them for."""
-    needs = _dispatch_needs(plan, settings.pool)
-    if needs is None or settings.nodes == 1:
-        return ()
-    return (
-        Floor(
-            case=f"published-{verdict.PREFILL_TOKENS}",
-            logical_gb_per_second=float(needs["logical_gb_per_second"].value),
-        ),
-        Floor(case=f"published-{verdict.DECODE_TOKENS}", latency_us=float(needs["latency_us"].value)),
-    )
-
-
-def _dispatch_needs(plan: Node, pool: str) -> Node | None:
-    for place, rollout in enumerate(plan["workload"]["rollouts"].value):
-        if rollout["pool"] == pool and rollout["dispatch"] is not None:
-            return plan["workload"]["rollouts"][place]["dispatch"]
-    return None
-
-
-def _shape(node: Node) -> Shape:
-    return Shape(hidden=node["hidden"].number, experts=node["experts"].number, top_k=node["top_k"].number)
-
-
-def address(text: str) -> tuple[str, int]:
-    """HOST:PORT as a pair. Raises InputFault otherwise."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65_536:
-        raise InputFault("address", text, "is not HOST:PORT", "Write for example 127.0.0.1:29500.")
-    return host.strip("[]"), int(port)
-
-
-def _node(variables: Mapping[str, str], nodes: int) -> int:
-    if nodes < 1:
-        raise InputFault("--nodes", nodes, "is not a number of nodes", "Write 1 or more.")
-    text = variables.get(INDEX_VARIABLE, "0")
-    if not text.isdigit() or int(text) >= nodes:
-        raise InputFault(INDEX_VARIABLE, text, f"is not one of {nodes} nodes", "Start it as the rendered job does.")
-    return int(text)

@@ -46,7 +46,7 @@ def measure(settings: Settings, *, rank: int, device: torch.device, timer: Timer
     faults += found
     elements = max(1, settings.largest_bytes // RING_SHARE // ELEMENT_BYTES)
     rings = []
-    for distance in range(1, ranks):
+    for distance in settings.rings or range(1, ranks):
         seconds, found = _ring(buffer(elements), rank, ranks, distance, timer)
         rings.append({"distance": distance, **_result("send-receive", elements, seconds, ranks)})
         faults += found

@@ -71,6 +71,8 @@ class Settings:
     """GIN contexts (queue pairs) that DeepEP allocates between nodes; 0 lets the library choose."""
     largest_bytes: int = 1024 * MIB
     """Of one message of the NCCL bench; the broadcast moves that much, the others a share."""
+    rings: tuple[int, ...] = ()
+    """Distances at which the NCCL bench has ranks send to each other; empty for all, so that every pair meets."""
     repeats: int = 20
     warmups: int = 5
     seed: int = 1
@@ -94,4 +96,5 @@ def read(path: Path) -> Settings:
     document["cases"] = tuple(
         Case(name=case["name"], shape=Shape(**case["shape"]), tokens=case["tokens"]) for case in document["cases"]
     )
+    document["rings"] = tuple(document["rings"])
     return Settings(**document)

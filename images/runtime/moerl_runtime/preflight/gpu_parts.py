@@ -8,9 +8,9 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from moerl_runtime.bench import verdict
+from moerl_runtime.bench import planned, verdict
 from moerl_runtime.bench.launch import run_ranks
-from moerl_runtime.bench.settings import Backend, Case, Settings, Shape
+from moerl_runtime.bench.settings import Backend, Case, Settings
 from moerl_runtime.preflight.check import Check, failed, judged, skipped
 from moerl_runtime.preflight.collect import Runner
 from moerl_runtime.preflight.expected import Expected
@@ -20,8 +20,6 @@ RANKS_SECONDS = 420.0
 """Kernels are compiled on the first run; later ones find them in the cache."""
 TOKENS, REPEATS = 128, 3
 LOOPBACK, PORT = "127.0.0.1", 29_501
-SMALL = Shape(hidden=1024, experts=0, top_k=2)
-"""For a dense model; the experts follow from the number of ranks."""
 
 _CUDA_ERRORS: Mapping[int, tuple[str, str, str]] = {
     -1: ("no-libcuda", "libcuda.so.1 is not there", "Request GPUs, and NVIDIA_DRIVER_CAPABILITIES=compute,utility."),
@@ -78,9 +76,6 @@ def judge_probe(output: str, *, gpus: int) -> Check:
 def settings_for(expected: Expected, ranks: int) -> Settings:
     """One node, few tokens: this is about right and wrong."""
     backend: Backend = "deep_ep" if expected.deepep else "nccl"
-    shape = expected.shape
-    if not shape.experts or shape.experts % ranks:
-        shape = Shape(hidden=SMALL.hidden, experts=SMALL.top_k * ranks, top_k=SMALL.top_k)
     return Settings(
         kind="deepep",
         backend=backend,
@@ -92,7 +87,7 @@ def settings_for(expected: Expected, ranks: int) -> Settings:
         ranks_per_node=ranks,
         links=expected.links,
         transport=expected.transport,
-        cases=(Case(name="one node", shape=shape, tokens=TOKENS),),
+        cases=(Case(name="one node", shape=planned.fitting(expected.shape, ranks), tokens=TOKENS),),
         repeats=REPEATS,
     )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from moerl_runtime.bench import cli
+from moerl_runtime.bench import planned
 from moerl_runtime.cli import main
 from moerl_runtime.faults import InputFault
 from moerl_runtime.plan import Node as Document
@@ -20,27 +20,27 @@ def document(name: str = "reference-p5en") -> Document:
 
 def test_cases_are_the_models_layer_and_the_published_one_where_the_plan_has_floors() -> None:
     plan = document()
-    cases = cli.cases_of(plan, "rollout", None, 16)
+    cases = planned.cases_of(plan, "rollout", None, 16)
     assert [case.name for case in cases] == ["model-8192", "model-128", "published-8192", "published-128"]
     shape = plan["workload"]["shape"].value
     assert cases[0].shape.hidden == shape["hidden"]
-    assert [case.name for case in cli.cases_of(plan, "trainer", [64], 16)] == ["model-64"]
+    assert [case.name for case in planned.cases_of(plan, "trainer", [64], 16)] == ["model-64"]
 
 
 def test_ranks_that_do_not_divide_the_experts_are_refused() -> None:
     with pytest.raises(InputFault, match="do not divide"):
-        cli.cases_of(document(), "rollout", None, 24)
+        planned.cases_of(document(), "rollout", None, 24)
 
 
 @pytest.mark.parametrize("text", ["host", "host:", ":1", "host:x", "host:0", "host:70000"])
 def test_an_address_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InputFault, match="HOST:PORT"):
-        cli.address(text)
+        planned.address(text)
 
 
 def test_an_address_may_be_a_name_or_a_bracketed_one() -> None:
-    assert cli.address("nccl-trainer-0.nccl-trainer.rl.svc:29500") == ("nccl-trainer-0.nccl-trainer.rl.svc", 29500)
-    assert cli.address("[fd00::1]:29500") == ("fd00::1", 29500)
+    assert planned.address("nccl-trainer-0.nccl-trainer.rl.svc:29500") == ("nccl-trainer-0.nccl-trainer.rl.svc", 29500)
+    assert planned.address("[fd00::1]:29500") == ("fd00::1", 29500)
 
 
 @pytest.mark.parametrize(
