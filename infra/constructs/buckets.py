@@ -18,6 +18,9 @@ from infra.constructs.workload_access import SAMPLES_PREFIX
 ABORT_UPLOAD_DAYS = 3
 NONCURRENT_DAYS = 14
 """How long an overwritten or pruned checkpoint can still be brought back."""
+REWRITTEN_DAYS, REWRITTEN_VERSIONS = 1, 100
+"""An object with more noncurrent versions than that, the most that S3 counts, is no checkpoint's: it is a run's lease, of
+which each day leaves 4320."""
 WEIGHTS_DAYS = 3
 """Engines follow the newest policy weights; older versions serve nobody."""
 LOG_DAYS = 365
@@ -56,6 +59,14 @@ def checkpoint_bucket(scope: Construct, plan: Plan, *, key: kms.IKey, logs: s3.I
                 noncurrent_version_expiration=cdk.Duration.days(NONCURRENT_DAYS),
                 # The marker that a pruned object leaves, once nothing lies under it: a million of them slow a listing.
                 expired_object_delete_marker=True,
+            ),
+            # By count, since a lease lies below its run's name, which no rule can know. Where rules overlap S3 takes the
+            # shorter one (user guide, conflicts in lifecycle configurations): without the count it would be this one.
+            s3.LifecycleRule(
+                id="expire-rewritten",
+                prefix=plan.storage.checkpoint_prefix,
+                noncurrent_version_expiration=cdk.Duration.days(REWRITTEN_DAYS),
+                noncurrent_versions_to_retain=REWRITTEN_VERSIONS,
             ),
         ],
     )

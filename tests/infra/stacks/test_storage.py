@@ -6,6 +6,10 @@ from typing import Any
 
 import pytest
 
+from infra.constructs.buckets import SECONDS_PER_DAY
+from moerl_runtime.checkpoint import layout
+from moerl_runtime.lease import RENEW_SECONDS
+
 from .resources import ENVIRONMENTS, Plans, Template, Templates, of_type, properties
 
 LUSTRE = {(988, 988), (1018, 1023)}
@@ -82,9 +86,22 @@ def test_no_rule_expires_a_current_checkpoint(plan: Plans, template: Templates) 
     bucket = _buckets(template(planned, "storage"))[planned.names.checkpoint_bucket]
     for rule in _lifecycle(bucket):
         assert rule.keys().isdisjoint({"ExpirationInDays", "ExpirationDate", "Transition", "Transitions"})
-    noncurrent = [r["NoncurrentVersionExpiration"] for r in _lifecycle(bucket) if "NoncurrentVersionExpiration" in r]
-    assert noncurrent == [{"NoncurrentDays": 14}]
     assert bucket["VersioningConfiguration"] == {"Status": "Enabled"}
+
+
+def test_an_overwritten_checkpoint_stays_14_days_and_what_is_rewritten_all_day_only_one(
+    plan: Plans, template: Templates
+) -> None:
+    planned = plan("reference-p5en")
+    bucket = _buckets(template(planned, "storage"))[planned.names.checkpoint_bucket]
+    expiring = [rule for rule in _lifecycle(bucket) if "NoncurrentVersionExpiration" in rule]
+    kept, rewritten = sorted(expiring, key=lambda rule: -rule["NoncurrentVersionExpiration"]["NoncurrentDays"])
+    assert kept["NoncurrentVersionExpiration"] == {"NoncurrentDays": 14}
+    # The lease lies beside files that are written once: the count alone tells them apart.
+    assert SECONDS_PER_DAY / RENEW_SECONDS == 4320
+    assert rewritten["NoncurrentVersionExpiration"] == {"NoncurrentDays": 1, "NewerNoncurrentVersions": 100}
+    assert "Prefix" not in kept
+    assert layout.lease_key(planned.storage.checkpoint_prefix, "any-run").startswith(rewritten["Prefix"])
 
 
 def test_weights_and_samples_expire_and_base_models_never_do(plan: Plans, template: Templates) -> None:
