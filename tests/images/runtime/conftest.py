@@ -1,7 +1,9 @@
-"""A local S3 and SQS over HTTP for the runtime's unit tests, moto's server, one for the whole run."""
+"""A local S3 and SQS over HTTP for the runtime's unit tests, moto's server, one for the whole run; and a place for what killed
+processes leave."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +18,16 @@ def local_aws() -> Iterator[str]:
     host, port = server.get_host_and_port()
     yield f"http://{host}:{port}"
     server.stop()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Below pytest's own, which it removes: programs that a test kills leave their temporary files, and torch its caches."""
+    folder = str(tmp_path_factory.mktemp("temporary"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -87,7 +87,7 @@ def run(
         around = attempt.Around(
             s3=s3,
             parameter=lambda _: None,
-            start=lambda flags: _start(flags, woken),
+            start=lambda flags: _start(given, flags, woken),
             wait=wait,
             clock=clock,
             report=lambda line: print(line, file=sys.stderr, flush=True),
@@ -110,8 +110,12 @@ def _flags(given: Job, prompts: Path, base: Path) -> tuple[str, ...]:
     )
 
 
-def _start(flags: Sequence[str], woken: threading.Event) -> attempt.Process:
-    process = subprocess.Popen([sys.executable, "-m", "moerl_runtime.smoke.train", *flags])  # noqa: S603 - argument list
+def _start(given: Job, flags: Sequence[str], woken: threading.Event) -> attempt.Process:
+    # What it leaves where it is killed lies in the run's own directory.
+    process = subprocess.Popen(  # noqa: S603 - argument list
+        [sys.executable, "-m", "moerl_runtime.smoke.train", *flags],
+        env={**given.variables, "TMPDIR": str(given.scratch)},
+    )
 
     def follow() -> None:
         process.wait()
