@@ -30,6 +30,10 @@ QUEUE_RETENTION_SECONDS = 14 * 24 * 3600
 MAX_RECEIVE_COUNT = 1000
 """SQS's own maximum: the agent tells poison from interruption and moves poison itself."""
 
+NAT_GIB_PER_NODE_HOUR = 4
+"""What a node may move through NAT hour after hour: images that ECR does not have, packages, calls of AWS without an
+endpoint. The run's own image (18 GB), a copy of the weights or a node's share of a checkpoint is several times as much."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesPlan:
@@ -50,6 +54,8 @@ class NetworkPlan:
     """Zones that a pool names, in the file's order of zones; each gets one accelerator subnet."""
     subnets: tuple[Subnet, ...]
     egress: Literal["nat", "none"]
+    nat_gib_per_hour: Mapping[str, int]
+    """By zone, what its nodes at their maximum may move through its NAT gateway, both ways; empty without NAT."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +228,11 @@ def _network(environment: Environment, pools: tuple[PoolPlan, ...]) -> NetworkPl
         accelerator_zones=accelerator_zones,
         subnets=tuple(subnets),
         egress=network.egress,
+        nat_gib_per_hour={
+            zone: NAT_GIB_PER_NODE_HOUR * sum(pool.size.max for pool in pools if zone in pool.zones)
+            for zone in network.zones
+            if network.egress == "nat"
+        },
     )
 
 

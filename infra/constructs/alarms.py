@@ -6,7 +6,7 @@ fine there; the cluster always has nodes, so silence of Container Insights is a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 
 import aws_cdk as cdk
@@ -20,6 +20,7 @@ from infra.config.plan import Plan
 from infra.config.pool_plan import PoolPlan
 from infra.constructs.capacity_events import blocks_ending, launches_failed, nodes_lost
 from infra.constructs.container_insights import failed_nodes, gpus_in_use_on_idlest_node
+from infra.constructs.nat_traffic import nat_gib
 
 TASK_WAIT_SECONDS = 30 * 60
 RESULT_WAIT_SECONDS = 60 * 60
@@ -27,6 +28,8 @@ RESULT_WAIT_SECONDS = 60 * 60
 IDLE_GPU_MINUTES = 30
 SPOT_LOSS_SHARE = 1 / 3
 NO_SPOT_MINUTES = 60
+NAT_HOURS = 3
+"""A model's download from the hub and a new fleet's first images are over by then."""
 
 QUIET = cloudwatch.TreatMissingData.NOT_BREACHING
 
@@ -118,6 +121,24 @@ def cluster_alarms(scope: Construct, plan: Plan, topic: sns.ITopic) -> None:
         text=f"For {IDLE_GPU_MINUTES} minutes {plan.names.cluster} has had a GPU node without a GPU pod. Look for pods that"
         " are Pending and why; if there is no work, scale the pool down.",
     )
+
+
+def nat_alarms(scope: Construct, plan: Plan, topic: sns.ITopic, gateways: Mapping[str, str]) -> None:
+    """More through a NAT gateway than its zone's nodes have use for; `gateways` are their ids by zone."""
+    for zone, gateway in gateways.items():
+        gib = plan.network.nat_gib_per_hour[zone]
+        _alarm(
+            scope,
+            topic,
+            f"NatTraffic.{zone}",
+            nat_gib(zone, gateway),
+            threshold=gib,
+            periods=NAT_HOURS,
+            missing=QUIET,
+            text=f"In each of {NAT_HOURS} hours {gib} GiB or more went through the NAT gateway of {plan.name} in {zone}, and"
+            f" every GB is billed. Look in {plan.names.flow_log_group} for who sends them. S3 belongs on its gateway"
+            " endpoint: check the route tables, and for buckets of another region. Images belong in this region's ECR.",
+        )
 
 
 def _spot_alarms(scope: Construct, plan: Plan, topic: sns.ITopic, pool: PoolPlan) -> None:

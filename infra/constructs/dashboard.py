@@ -1,8 +1,8 @@
-"""One dashboard: is work flowing, are the nodes there, are the GPUs held."""
+"""One dashboard: is work flowing, are the nodes there, are the GPUs held, what goes out by NAT."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import aws_cdk as cdk
 from aws_cdk import aws_cloudwatch as cloudwatch
@@ -13,6 +13,7 @@ from infra.config.plan import Plan
 from infra.config.pool_plan import PoolPlan
 from infra.constructs import container_insights
 from infra.constructs.capacity_events import launches_failed, nodes_lost, spot_notices, spot_zones
+from infra.constructs.nat_traffic import nat_gib
 
 WIDTH, HEIGHT = 8, 6
 
@@ -25,6 +26,7 @@ def dashboard(
     results: sqs.Queue,
     dead_letter: sqs.Queue,
     pools: Sequence[PoolPlan],
+    nat_gateways: Mapping[str, str],
 ) -> cloudwatch.Dashboard:
     board = cloudwatch.Dashboard(
         scope,
@@ -59,6 +61,11 @@ def dashboard(
         *(
             [_graph("Spot notices", [spot_notices(plan, zone) for zone in spot_zones(plan)])]
             if spot_zones(plan)
+            else []
+        ),
+        *(
+            [_graph("NAT traffic (GiB an hour)", [nat_gib(zone, gateway) for zone, gateway in nat_gateways.items()])]
+            if nat_gateways
             else []
         ),
     )

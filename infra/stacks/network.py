@@ -39,8 +39,7 @@ class NetworkStack(PlanStack):
         self.private_subnets = self._subnets("private")
         self.accelerator_subnets = self._subnets("accelerator")
         routes = self._private_routes()
-        if plan.network.egress == "nat":
-            self._way_out(self._subnets("public"), routes)
+        self.nat_gateways = self._way_out(self._subnets("public"), routes) if plan.network.egress == "nat" else {}
         s3_endpoint(self, plan, vpc_id=self.vpc.ref, route_table_ids=[table.ref for table in routes.values()])
 
         self.efa_security_group = efa_security_group(
@@ -90,8 +89,11 @@ class NetworkStack(PlanStack):
             tables[zone] = table
         return tables
 
-    def _way_out(self, public: dict[str, ec2.CfnSubnet], private_routes: dict[str, ec2.CfnRouteTable]) -> None:
-        """Internet gateway, and in each zone a NAT gateway of its own: no zone's loss cuts another one off."""
+    def _way_out(
+        self, public: dict[str, ec2.CfnSubnet], private_routes: dict[str, ec2.CfnRouteTable]
+    ) -> dict[str, ec2.CfnNatGateway]:
+        """Internet gateway, and in each zone a NAT gateway of its own: no zone's loss cuts another one off. The latter by
+        zone."""
         gateway = ec2.CfnInternetGateway(self, "InternetGateway", tags=[cdk.CfnTag(key="Name", value=self.plan.name)])
         attachment = ec2.CfnVPCGatewayAttachment(
             self, "InternetGatewayAttachment", vpc_id=self.vpc.ref, internet_gateway_id=gateway.ref
@@ -105,6 +107,7 @@ class NetworkStack(PlanStack):
             gateway_id=gateway.ref,
         )
         default.add_resource_dependency(attachment)
+        gateways: dict[str, ec2.CfnNatGateway] = {}
         for zone, private in private_routes.items():
             letter = _letter(zone)
             associated = self._associate(f"PublicRoutes{letter}Association", table, public[zone])
@@ -132,6 +135,8 @@ class NetworkStack(PlanStack):
                 destination_cidr_block=ANYWHERE,
                 nat_gateway_id=nat.ref,
             )
+            gateways[zone] = nat
+        return gateways
 
     def _route_table(self, identifier: str, name: str) -> ec2.CfnRouteTable:
         tag = cdk.CfnTag(key="Name", value=f"{self.plan.name}-{name}")

@@ -69,7 +69,7 @@ def build_platform(app: cdk.App, plan: Plan) -> Platform:
     access = AccessStack(app, plan, network=network, cluster=cluster)
     images = ImagesStack(app, plan)
     ami = AmiStack(app, plan, plan.bake, network=network) if plan.bake else None
-    observability = ObservabilityStack(app, plan, queue=queue, cluster=cluster, pools=pools)
+    observability = ObservabilityStack(app, plan, network=network, queue=queue, cluster=cluster, pools=pools)
     budget = BudgetStack(app, plan, topic=observability.alerts) if plan.budget_monthly_usd else None
     return Platform(
         network=network,

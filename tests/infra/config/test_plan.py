@@ -235,3 +235,13 @@ def test_queues_are_reached_by_urls_of_account_and_region(planned) -> None:
     assert 1 <= queue.max_receive_count <= 1000
     assert 0 < queue.visibility_seconds <= 12 * 3600
     assert queue.retention_seconds == 14 * 24 * 3600
+
+
+def test_nat_traffic_to_expect_counts_a_zones_nodes_at_their_maximum_and_is_empty_without_nat(planned) -> None:
+    plan = planned(S, {"pools.rollout.zone": "us-west-2a"})
+    by_zone = plan.network.nat_gib_per_hour
+    assert set(by_zone) == set(plan.network.zones)
+    for zone, gib in by_zone.items():
+        assert gib == 4 * sum(pool.size.max for pool in plan.pools if zone in pool.zones)
+    assert by_zone["us-west-2a"] != planned(S).network.nat_gib_per_hour["us-west-2a"]
+    assert planned(S, {"network.egress": "none"}).network.nat_gib_per_hour == {}

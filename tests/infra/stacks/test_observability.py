@@ -59,6 +59,11 @@ def alarms(template: Template) -> dict[str, dict[str, Any]]:
     return {key[:-8]: alarm["Properties"] for key, alarm in by_type(template, "AWS::CloudWatch::Alarm").items()}
 
 
+def of_one_metric(template: Template) -> dict[str, dict[str, Any]]:
+    """The alarms that compute nothing."""
+    return {name: alarm for name, alarm in alarms(template).items() if not name.startswith("NatTraffic")}
+
+
 def metric_of(alarm: dict[str, Any]) -> tuple[str, str, str]:
     """Namespace, name and statistic of an alarm's one metric."""
     if "MetricName" in alarm:
@@ -180,9 +185,14 @@ def test_every_counted_metric_that_is_read_is_also_written(name: str, plan: Plan
         for found in properties(stack, "AWS::Logs::MetricFilter")
         for one in found["MetricTransformations"]
     }
-    read = {metric_of(alarm)[:2] for alarm in alarms(stack).values()}
+    read = {metric_of(alarm)[:2] for alarm in of_one_metric(stack).values()}
     board = json.loads(flat_dashboard(stack))
-    read |= {tuple(metric[:2]) for widget in board["widgets"] for metric in widget["properties"]["metrics"]}
+    read |= {
+        tuple(metric[:2])
+        for widget in board["widgets"]
+        for metric in widget["properties"]["metrics"]
+        if isinstance(metric[0], str)
+    }
     assert {metric for metric in read if metric[0] == f"moerl/{name}"} == written
 
 
@@ -220,7 +230,7 @@ def test_a_third_of_a_spot_pool_lost_at_once_is_an_alarm_and_so_is_any_other_gpu
 
 
 def test_queues_raise_alarms_on_waiting_tasks_unread_results_and_dead_letters(reference: Template) -> None:
-    found = {name: alarm for name, alarm in alarms(reference).items() if metric_of(alarm)[0] == "AWS/SQS"}
+    found = {name: alarm for name, alarm in of_one_metric(reference).items() if metric_of(alarm)[0] == "AWS/SQS"}
     assert {name: (metric_of(alarm)[1:], alarm["Threshold"]) for name, alarm in found.items()} == {
         "TasksWaiting": (("ApproximateAgeOfOldestMessage", "Maximum"), 1800),
         "ResultsUnread": (("ApproximateAgeOfOldestMessage", "Maximum"), 3600),
@@ -238,6 +248,46 @@ def test_a_gpu_node_without_a_gpu_pod_for_half_an_hour_is_an_alarm(reference: Te
     assert stat["Period"] * alarm["EvaluationPeriods"] == 30 * 60
     assert (alarm["ComparisonOperator"], alarm["Threshold"]) == ("LessThanOrEqualToThreshold", 0)
     assert alarm["TreatMissingData"] == "notBreaching"
+
+
+def test_bytes_through_each_nat_gateway_both_ways_are_an_alarm(plan: Plans, template: Templates) -> None:
+    planned = plan(REFERENCE)
+    found = alarms(template(planned, "observability"))
+    network = template(planned, "network")
+    gateways = by_type(network, "AWS::EC2::NatGateway")
+    watched = set()
+    for zone in planned.network.zones:
+        alarm = found[f"NatTraffic{zone.replace('-', '')}"]
+        (math,) = (one for one in alarm["Metrics"] if "Expression" in one)
+        read = {one["Id"]: one["MetricStat"] for one in alarm["Metrics"] if "MetricStat" in one}
+        assert {(stat["Metric"]["Namespace"], stat["Metric"]["MetricName"]) for stat in read.values()} == {
+            ("AWS/NATGateway", "BytesOutToDestination"),
+            ("AWS/NATGateway", "BytesInFromDestination"),
+        }
+        assert {(stat["Stat"], stat["Period"]) for stat in read.values()} == {("Sum", 3600)}
+        assert math["Expression"] == f"({' + '.join(sorted(read, reverse=True))}) / 1073741824"
+        gateway = only({json.dumps(stat["Metric"]["Dimensions"]) for stat in read.values()})
+        assert '"NatGatewayId"' in gateway
+        watched.add(gateway)
+        # Each node of the zone at 4 GiB: the system pool is in every zone, the others are in one.
+        nodes = sum(pool.size.max for pool in planned.pools if zone in pool.zones)
+        assert (alarm["Threshold"], alarm["EvaluationPeriods"]) == (4 * nodes, 3)
+        assert alarm["TreatMissingData"] == "notBreaching"
+    assert len(watched) == len(gateways) == len(planned.network.zones)
+
+
+def test_without_nat_there_is_no_alarm_and_no_graph_of_it(plan: Plans, template: Templates) -> None:
+    stack = template(plan(REFERENCE, {"network.egress": "none"}), "observability")
+    assert not [name for name in alarms(stack) if name.startswith("NatTraffic")]
+    titles = [widget["properties"]["title"] for widget in json.loads(flat_dashboard(stack))["widgets"]]
+    assert not [title for title in titles if "NAT" in title]
+
+
+def test_the_dashboard_draws_the_traffic_of_every_nat_gateway(plan: Plans, reference: Template) -> None:
+    widgets = json.loads(flat_dashboard(reference))["widgets"]
+    (graph,) = (widget["properties"] for widget in widgets if "NAT" in widget["properties"]["title"])
+    drawn = {metric[0]["label"] for metric in graph["metrics"] if isinstance(metric[0], dict)}
+    assert drawn == set(plan(REFERENCE).network.zones)
 
 
 def test_silence_of_container_insights_is_an_alarm_since_a_cluster_always_has_nodes(reference: Template) -> None:
