@@ -231,6 +231,10 @@ class RolloutWorkload(Part):
     """Disaggregated prefill/decode; judged and not rendered, since engines here do both."""
     router: bool = False
     """Engines behind one address, a router, for clients that need one; on stable capacity only."""
+    drain_on_rebalance: bool = False
+    """True: an engine on Spot also drains at EC2's rebalance recommendation, and is idle until its node is replaced. False
+    leaves that to EKS, which starts a replacement first and then drains the node, and with it the agent. At a Spot notice
+    agents drain either way."""
     variables: dict[str, str] = {}
     """Extra environment variables of the engines."""
 

@@ -92,6 +92,8 @@ class RolloutPlan:
     engines_busy: int
     """Engines that the trainer's window starts, of `geometry.engines_max`."""
     engine: EnginePlan
+    drain_on_rebalance: bool
+    """Whether agents act on a rebalance recommendation; False off Spot, where EC2 makes none."""
     dispatch: DispatchNeeds | None
     """Floors of its expert traffic; None where it has none over EFA or none is published."""
     pods: RolloutPods
@@ -163,6 +165,7 @@ def workload_plan(environment: Environment, pools: tuple[PoolPlan, ...], catalog
                     precision=written.rollout.precision,
                     sglang=stack.sglang,
                 ),
+                drain_on_rebalance=written.rollout.drain_on_rebalance and pool.capacity.type == "spot",
                 dispatch=dispatch_needs(pool.transport, geometry.expert_group_nodes)
                 if backend == "deepep_v2"
                 else None,

@@ -17,6 +17,7 @@ Every other number of the agent (tasks at once, drain budget, queue URLs) is in 
   agent's own and `/engine/metrics` the engine's, which binds loopback |
 | `--engine` | agents | the pod's own engine; a follower's answers `/health` and metrics only |
 | `--models` | agents | directory that fetch and agent write and the engine reads; reloads name a path below it |
+| `--rebalance` | agents | drain at a rebalance recommendation too, where the file asks for it |
 | `--leader` | `follow` | the leader's agent: the follower reports a Spot notice or a stop there and fetches what it is told to |
 | `--router`, `--advertise` | `lead` | broadcast mode: register this URL there, remove it at the start of a drain |
 
@@ -232,6 +233,8 @@ def _agent_arguments(rollout: RolloutPlan, *, router: bool, leads: bool) -> list
     host = "$(POD_IP)" if router else LOOPBACK
     arguments = ["--pool", rollout.pool, "--listen", f"$(POD_IP):{AGENT_PORT}"]
     arguments += ["--engine", f"http://{host}:{ENGINE_PORT}", "--models", MODELS_PATH]
+    if rollout.drain_on_rebalance:
+        arguments.append("--rebalance")
     if not leads:
         return [*arguments, "--leader", f"$(LWS_LEADER_ADDRESS):{AGENT_PORT}"]
     if router:

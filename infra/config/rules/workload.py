@@ -403,6 +403,30 @@ def fleet_busy(context: Context) -> Iterator[Finding]:
             )
 
 
+@rule("workload.rebalance")
+def rebalance(context: Context) -> Iterator[Finding]:
+    if not context.environment.workload.rollout.drain_on_rebalance:
+        return
+    key = "workload.rollout.drain_on_rebalance"
+    spot = [name for name, pool in context.pools("rollout") if pool.capacity.type == "spot"]
+    if not spot:
+        yield warning(
+            key,
+            True,
+            "EC2 recommends a rebalance for Spot instances alone, no rollout pool is Spot, and the key changes nothing",
+            "Remove the key.",
+        )
+    for fleet, _, geometry in _rollouts(context):
+        if fleet.pool in spot and geometry.nodes_per_engine > 1:
+            yield warning(
+                key,
+                True,
+                f"one recommended node of pool {fleet.pool} takes its engine's {geometry.nodes_per_engine} nodes out of service,"
+                " and the group starts again and again on them until EKS has a replacement, hours where Spot is short",
+                "Remove the key, or write engines of one node.",
+            )
+
+
 @rule("workload.kv-transfer")
 def kv_transfer(context: Context) -> Iterator[Finding]:
     written = context.environment.workload.rollout.kv_transfer

@@ -380,6 +380,24 @@ FAULTS = [
 ]
 WARNINGS = [
     (
+        "workload.rebalance",
+        S,
+        {f"{ROLLOUT}.drain_on_rebalance": True, "pools.rollout.capacity": {"type": "on_demand"}},
+        f"{ROLLOUT}.drain_on_rebalance",
+        "True",
+        "no rollout pool is Spot",
+        "Remove the key",
+    ),
+    (
+        "workload.rebalance",
+        R,
+        {f"{ROLLOUT}.drain_on_rebalance": True},
+        f"{ROLLOUT}.drain_on_rebalance",
+        "True",
+        "takes its engine's 2 nodes out of service",
+        "engines of one node",
+    ),
+    (
         "workload.fleet-busy",
         R,
         {FLAGS: {"rollout-batch-size": 32}},
@@ -453,6 +471,8 @@ WARNINGS = [
     ),
 ]
 PASSES = [
+    ("workload.rebalance", S, {f"{ROLLOUT}.drain_on_rebalance": True}),
+    ("workload.rebalance", R, {f"{ROLLOUT}.drain_on_rebalance": False}),
     ("workload.kv-transfer", S, {f"{ROLLOUT}.kv_transfer": None}),
     ("workload.backend-experts", S, {f"{ROLLOUT}.backend": "deepep_v2"}),
     (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +17,7 @@ from infra.config.pool_plan import EFA_RESOURCE, GPU_RESOURCE
 from k8s.charts import rollout, router
 from k8s.manifest import Object
 from k8s.pods import rdma, restricted
+from moerl_runtime.agent import cli
 from tests.shipped import IMAGE, SHIPPED, plan_of
 
 SPOT_NOTICE_SECONDS = 120
@@ -183,6 +185,29 @@ def test_a_worker_reports_to_its_leader_and_a_leader_to_nobody() -> None:
     assert "--leader" not in leader["args"]
     assert worker["command"][-1] == "follow"
     assert worker["args"][-2:] == ["--leader", "$(LWS_LEADER_ADDRESS):8090"]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_rebalance_recommendation_is_left_to_eks_unless_the_file_says_otherwise(name: str) -> None:
+    assert not [pod for _, pod in pods_of(plan_of(name)) if "--rebalance" in part(pod, "agent")["args"]]
+
+
+def test_every_agent_of_a_spot_pool_looks_for_a_rebalance_recommendation_that_the_file_asks_for() -> None:
+    steady = {
+        "role": "rollout",
+        "instance_types": ["p5en.48xlarge"],
+        "nodes": {"min": 0, "max": 4},
+        "capacity": {"type": "on_demand"},
+    }
+    asked = {"workload.rollout.drain_on_rebalance": True, "pools.steady": steady}
+    spot, stable = fleets(plan_of("reference-p5en", asked))
+    parser = argparse.ArgumentParser()
+    cli.register(parser.add_subparsers())
+    for fleet, expected in ((spot, True), (stable, False)):
+        for _, pod in templates(fleet):
+            agent = part(pod, "agent")
+            parsed = parser.parse_args(["agent", agent["command"][-1], *agent["args"]])
+            assert parsed.rebalance is expected
 
 
 def test_kernels_are_cached_per_image_and_models_are_not() -> None:
