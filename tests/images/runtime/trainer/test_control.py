@@ -6,9 +6,8 @@ import json
 from typing import Any
 
 import pytest
-import urllib3
 
-from moerl_runtime.serve import Answer, Request, serving
+from moerl_runtime.serve import Request, serving
 from moerl_runtime.trainer.control import Control, scraper
 from moerl_runtime.trainer.gates import History
 from moerl_runtime.trainer.metrics import metrics
@@ -130,24 +129,3 @@ def test_what_a_process_reports_over_http_is_what_the_head_shows() -> None:
     assert head.step == 9
     assert shown(head)["moerl_trainer_reward_mean"] == 0.25
     assert shown(head)['moerl_trainer_results_total{outcome="used"}'] == 2.0
-
-
-def test_a_head_that_does_not_answer_holds_up_nobody() -> None:
-    calls = []
-
-    def post(path: str, _body: dict[str, Any]) -> None:
-        calls.append(path)
-        raise urllib3.exceptions.HTTPError("gone")
-
-    sender = Reporter("a", metrics(), post)
-    sender.phase("wait", 0)
-    sender.close()
-    assert calls == [PHASE_PATH, SERIES_PATH]
-
-
-def test_an_answer_other_than_200_counts_as_not_arrived() -> None:
-    with (
-        serving("127.0.0.1:0", lambda _: Answer(status=400)) as url,
-        pytest.raises(urllib3.exceptions.HTTPError, match="400"),
-    ):
-        poster(url)(PHASE_PATH, {})

@@ -78,3 +78,10 @@ def test_the_newest_versions_and_those_that_are_held_stay(tmp_path: Path) -> Non
     with cache.holding(paths[0]):
         assert cache.evict(tmp_path, keep=1, spare=[paths[1]]) == [paths[2]]
     assert cache.evict(tmp_path, keep=1) == [paths[0], paths[1]]
+
+
+def test_holding_what_was_removed_fails(tmp_path: Path) -> None:
+    path = version(tmp_path, 1)
+    cache.discard(path)
+    with pytest.raises(FileNotFoundError), cache.holding(path):
+        pass

@@ -8,7 +8,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -206,16 +205,3 @@ def test_an_export_is_told_from_the_state_that_deltas_lead_to(tmp_path: Path) ->
     assert "instead of" in str(why("padded", new | {"embed": BASE["embed"] + b"00"}))
     assert "no delta changed it" in str(why("other", new | {"embed": b"e" * 200}))
     assert "than its delta" in str(why("older", BASE))
-
-
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
-        raise ModuleNotFoundError(name)
-
-    monkeypatch.setattr("moerl_runtime.weights.codecs.importlib.import_module", missing)
-    with pytest.raises(RuntimeFault, match="Add xxhash to the image"):
-        codecs.checksum("xxh3-128", b"")
-
-
-def test_the_checksum_of_the_run_is_known_where_its_package_is() -> None:
-    assert codecs.checksum("xxh3-128", b"moerl") == xxhash.xxh3_128(b"moerl").hexdigest()

@@ -256,14 +256,6 @@ def test_what_an_engine_has_loaded_stays(tmp_path: Path) -> None:
     assert "000001/00000003" not in node.versions()
 
 
-def test_holding_what_was_removed_fails(tmp_path: Path) -> None:
-    service, trainer = published(tmp_path, 1)
-    directory = Node(tmp_path).bring(S3(service), at(trainer, 1))
-    cache.discard(directory)
-    with pytest.raises(FileNotFoundError), cache.holding(directory):
-        pass
-
-
 def test_pods_of_a_node_make_a_version_once(tmp_path: Path) -> None:
     service, trainer = published(tmp_path, 4)
     node = Node(tmp_path)

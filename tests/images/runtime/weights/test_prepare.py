@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from moerl_runtime.faults import InputFault, RuntimeFault
-from moerl_runtime.weights import hub, models, prepare
+from moerl_runtime.weights import models, prepare
 from moerl_runtime.weights.prepare import Job
 from tests.images.runtime.checkpoint.fake_s3 import BUCKET, Crash, FakeS3
 
@@ -251,20 +251,3 @@ def test_no_more_processes_than_the_model_has_layers(tmp_path: Path) -> None:
         prepare.reference_command(replace(asked, shape=()), Path("/s"), Path("/t"))
     with pytest.raises(InputFault, match="--rendezvous"):
         prepare.reference_command(replace(asked, rendezvous="nowhere"), Path("/s"), Path("/t"))
-
-
-class Secrets:
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def get_secret_value(self, SecretId: str) -> dict[str, str]:
-        assert SecretId == "arn:x"
-        return {"SecretString": self.text}
-
-
-def test_the_token_comes_from_the_secret_alone() -> None:
-    assert hub.token_of(Secrets("hf_abc\n"), "arn:x") == "hf_abc"
-    assert hub.token_of(None, None) is None
-    for wrong in ("", "a b", '{"token": "x y"}'):
-        with pytest.raises(RuntimeFault, match="is no plain token"):
-            hub.token_of(Secrets(wrong), "arn:x")
