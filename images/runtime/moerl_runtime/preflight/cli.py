@@ -1,23 +1,30 @@
-"""`preflight node` and `preflight gpu`."""
+"""`preflight node`, `preflight gpu` and `preflight fabric`."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 from moerl_runtime import plan as plans
+from moerl_runtime.bench import planned
 from moerl_runtime.bench.settings import INDEX_VARIABLE
-from moerl_runtime.preflight import identity
+from moerl_runtime.faults import InputFault
+from moerl_runtime.plan import Node
+from moerl_runtime.preflight import fabric, identity, peers
 from moerl_runtime.preflight.check import FAILED, Check, causes, document, exit_code, failed, skipped
 from moerl_runtime.preflight.collect import collect, run_program
 from moerl_runtime.preflight.expected import Expected, expected
 from moerl_runtime.preflight.gpu_parts import gpu_checks
 from moerl_runtime.preflight.judge import between_nodes, judge
+
+ADDRESS_VARIABLE = "POD_IP"
 
 EPILOG = """exit codes: 0 passed (warnings do not fail), 1 a check failed, 2 wrong input.
 
@@ -27,7 +34,10 @@ the verdict as one JSON document; `cause` is a stable word for programs.
 examples:
   preflight node --pool trainer
   preflight node --pool rollout --json /tmp/verdict.json
+  preflight node --pool rollout --service preflight-rollout.rl.svc:29500 --nodes 2
   preflight gpu --pool rollout --ranks 2
+  preflight fabric --pool trainer --service trainer-0a1b2c3d-fabric.rl.svc:29500 --nodes 16
+  preflight fabric --pool rollout --rendezvous 127.0.0.1:29500 --nodes 1 --backend gloo --ranks 2 --tokens 16
 """
 
 
@@ -40,9 +50,11 @@ def register(commands: Any) -> None:
     )
     parts = preflight.add_subparsers(metavar="PART", required=True)
     texts = {
-        "node": "devices, drivers, image and variables of this node and pod, then the GPU parts",
+        "node": "devices, drivers, image and variables of this node and pod, the GPU parts, and with --service the fabric",
         "gpu": "the GPU parts alone: a CUDA operation, and expert traffic between the GPUs of this node",
+        "fabric": "nodes that work together: NCCL between all of them, and DeepEP where the pool's experts cross nodes",
     }
+    handlers = {"node": _node, "gpu": _gpu, "fabric": _fabric}
     for name, text in texts.items():
         parser = parts.add_parser(
             name, help=text, description=text, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -50,9 +62,36 @@ def register(commands: Any) -> None:
         plans.add_argument(parser)
         parser.add_argument("--pool", required=True, help="pool of the plan that this node belongs to")
         parser.add_argument("--json", type=Path, metavar="FILE", help="write the verdict there as well")
-        if name == "gpu":
+        if name != "node":
             parser.add_argument("--ranks", type=int, help="GPUs to use (default: the pod's by the plan)")
-        parser.set_defaults(handler=_node if name == "node" else _gpu)
+        if name != "gpu":
+            _add_meeting(parser, alone=name == "node")
+        if name == "fabric":
+            parser.add_argument(
+                "--backend", choices=("nccl", "gloo"), default="nccl", help="gloo runs the same on CPUs"
+            )
+            parser.add_argument("--tokens", type=int, action="append", help="tokens per rank, may be repeated")
+            parser.add_argument(
+                "--largest-mib", type=int, default=fabric.LARGEST_MIB, help="the broadcast (default: 1024)"
+            )
+            parser.add_argument(
+                "--logs", type=Path, help="folder that keeps NCCL's logs (default: one that is removed)"
+            )
+        parser.set_defaults(handler=handlers[name])
+
+
+def _add_meeting(parser: argparse.ArgumentParser, *, alone: bool) -> None:
+    ways = parser.add_mutually_exclusive_group(required=not alone)
+    ways.add_argument(
+        "--service",
+        metavar="NAME:PORT",
+        help=f"headless Service of the nodes that work together; {ADDRESS_VARIABLE} says which address is this one's",
+    )
+    if not alone:
+        ways.add_argument(
+            "--rendezvous", metavar="HOST:PORT", help=f"the first node; {INDEX_VARIABLE} says which this one is"
+        )
+    parser.add_argument("--nodes", type=int, required=not alone, help="nodes that work together")
 
 
 def _node(arguments: argparse.Namespace) -> int:
@@ -70,9 +109,92 @@ def _node(arguments: argparse.Namespace) -> int:
         more = _gpu_checks(wanted, variables, None)
         _show(more)
         checks += more
-    last = between_nodes(wanted)
+    proven: str | None = None
+    if arguments.service and failed(checks):
+        # It stays away: the others would start a run with a node that is not sound.
+        checks.append(skipped(fabric.PEERS, "this node has failed"))
+        _show(checks[-1:])
+    elif arguments.service:
+        links, proven = _links(arguments, plan, wanted)
+        checks += links
+    last = between_nodes(wanted, proven)
     _show([last])
     return _finish([*checks, last], wanted, arguments.json)
+
+
+def _fabric(arguments: argparse.Namespace) -> int:
+    plan = plans.load(arguments.plan)
+    wanted = expected(plan, arguments.pool, whole_node=INDEX_VARIABLE in arguments.variables)
+    checks, proven = _links(
+        arguments,
+        plan,
+        wanted,
+        on_cpu=arguments.backend == "gloo",
+        ranks=arguments.ranks,
+        tokens=arguments.tokens,
+        largest_mib=arguments.largest_mib,
+        logs=arguments.logs,
+    )
+    last = between_nodes(wanted, proven)
+    _show([last])
+    return _finish([*checks, last], wanted, arguments.json)
+
+
+def _links(
+    arguments: argparse.Namespace, plan: Node, wanted: Expected, *, logs: Path | None = None, **options: Any
+) -> tuple[list[Check], str]:
+    """(checks, what they have proven), shown as they come. `options` are those of `fabric.steps`."""
+    place, checks = _place(arguments)
+    _show(checks)
+    steps = fabric.steps(plan, wanted, place, **options) if place else ()
+    with tempfile.TemporaryDirectory(prefix="moerl-fabric-") as removed:
+        for settings in steps:
+            if failed(checks):
+                found: Sequence[Check] = [skipped(fabric.TITLES[settings.kind], "what comes before it has failed")]
+            else:
+                folder = (logs or Path(removed)) / settings.kind
+                folder.mkdir(parents=True, exist_ok=True)
+                lines, found = fabric.run(
+                    settings,
+                    plan,
+                    folder,
+                    variables=arguments.variables,
+                    clock=time.monotonic,
+                    pause=threading.Event().wait,
+                )
+                print("\n".join(lines), end="\n" if lines else "", flush=True)
+            _show(found)
+            checks += found
+    return checks, "" if failed(checks) else fabric.proven(steps)
+
+
+def _place(arguments: argparse.Namespace) -> tuple[fabric.Place | None, list[Check]]:
+    """Where this node stands among those that work together; None where they did not all come."""
+    variables: Mapping[str, str] = arguments.variables
+    nodes = arguments.nodes or 0
+    if not arguments.service:
+        host, port = planned.address(arguments.rendezvous)
+        return fabric.Place(host=host, port=port, nodes=nodes, node=planned.node_index(variables, nodes)), []
+    name, port = planned.address(arguments.service)
+    if nodes < 1:
+        raise InputFault("--nodes", arguments.nodes, "is not a number of nodes", "Write 1 or more.")
+    try:
+        own = str(ip_address(variables.get(ADDRESS_VARIABLE, "")))
+    except ValueError as error:
+        raise InputFault(
+            ADDRESS_VARIABLE, variables.get(ADDRESS_VARIABLE), "is no address", "Start it as the rendered pods do."
+        ) from error
+    meeting = peers.meet(
+        own,
+        nodes=nodes,
+        port=port,
+        resolve=peers.resolver(name, own),
+        seconds=fabric.PEERS_SECONDS,
+        clock=time.monotonic,
+        pause=threading.Event().wait,
+    )
+    place, check = fabric.placed(meeting, own, port, nodes)
+    return place, [check]
 
 
 def _gpu(arguments: argparse.Namespace) -> int:

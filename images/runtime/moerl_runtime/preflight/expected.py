@@ -52,8 +52,10 @@ class Expected:
     """What the node offers its pods on local disks; 0 on a type without."""
     shape: Shape
     links: Links
-    bench_jobs: tuple[str, ...]
-    """Jobs that prove what one node cannot."""
+    together_nodes: int
+    """Nodes that work together over EFA, the trainer's or an engine's; 1 where pods of the pool work alone."""
+    expert_nodes: int
+    """Of those, the ones that one group of DeepEP spans; 1 where there is none or it stays on a node."""
 
 
 def expected(plan: Node, pool_name: str, *, whole_node: bool) -> Expected:
@@ -105,7 +107,8 @@ def expected(plan: Node, pool_name: str, *, whole_node: bool) -> Expected:
             efa_gbps=needs["efa_gbps"],
             nvlink_gb_per_second=needs["nvlink_gb_per_second"],
         ),
-        bench_jobs=part.jobs if part is not None else (),
+        together_nodes=part.nodes if part is not None and pod_efa else 1,
+        expert_nodes=part.expert_nodes if part is not None and part.deepep and pod_efa else 1,
     )
 
 
@@ -116,7 +119,8 @@ class _Part:
     resources: Mapping[str, Any]
     variables: Mapping[str, str]
     deepep: bool
-    jobs: tuple[str, ...]
+    nodes: int
+    expert_nodes: int
 
 
 def _part(plan: Node, pool_name: str) -> _Part | None:
@@ -127,20 +131,17 @@ def _part(plan: Node, pool_name: str) -> _Part | None:
             resources=trainer["pods"]["worker"].value,
             variables=trainer["variables"].value,
             deepep=trainer["dispatcher"].text == "deepep_v2",
-            jobs=(f"nccl-{pool_name}",) if trainer["workers"].number > 1 else (),
+            nodes=trainer["workers"].number,
+            expert_nodes=trainer["geometry"]["expert_group_nodes"].number,
         )
     for place, entry in enumerate(workload["rollouts"].value):
         if entry["pool"] == pool_name:
             rollout = workload["rollouts"][place]
-            deepep = rollout["backend"].text == "deepep_v2"
-            several = rollout["geometry"]["nodes_per_engine"].number > 1
             return _Part(
                 resources=rollout["pods"]["engine"].value,
                 variables=rollout["variables"].value,
-                deepep=deepep,
-                jobs=(
-                    *((f"nccl-{pool_name}",) if several else ()),
-                    *((f"deepep-{pool_name}",) if deepep else ()),
-                ),
+                deepep=rollout["backend"].text == "deepep_v2",
+                nodes=rollout["geometry"]["nodes_per_engine"].number,
+                expert_nodes=rollout["geometry"]["expert_group_nodes"].number,
             )
     return None

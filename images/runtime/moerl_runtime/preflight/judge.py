@@ -37,12 +37,15 @@ def judge(facts: Facts, expected: Expected) -> tuple[Check, ...]:
     )
 
 
-def between_nodes(expected: Expected) -> Check:
-    """What one node cannot show."""
-    if not expected.bench_jobs:
-        return skipped(TWO_NODES, "this pool's pods work alone")
-    jobs = " and ".join(f"job {name}" for name in expected.bench_jobs)
-    return skipped(TWO_NODES, f"needs two nodes: {jobs}")
+def between_nodes(expected: Expected, proven: str | None) -> Check:
+    """What one node cannot show: `proven` is what was, '' where that failed, None where it was not tried."""
+    if expected.together_nodes == 1:
+        return skipped(TWO_NODES, "pods of this pool work alone, or without EFA")
+    if proven is None:
+        return skipped(
+            TWO_NODES, f"not tried here: `preflight fabric` does, on {expected.together_nodes} nodes together"
+        )
+    return Check(name=TWO_NODES, status="ok", found=proven) if proven else skipped(TWO_NODES, "not proven, see above")
 
 
 def _gpus(facts: Facts, expected: Expected) -> tuple[Check, ...]:

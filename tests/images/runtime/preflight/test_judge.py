@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from moerl_runtime.preflight.check import exit_code
+from moerl_runtime.preflight.check import exit_code, skipped
 from moerl_runtime.preflight.collect import IMAGE_DOCUMENT
 from moerl_runtime.preflight.judge import between_nodes
 from tests.images.runtime.preflight.nodes import (
@@ -245,7 +245,19 @@ def test_a_cpu_pool_and_a_pod_without_efa_get_a_shorter_list(tmp_path: Path) -> 
     }
 
 
-def test_what_needs_two_nodes_names_the_jobs_that_prove_it() -> None:
-    assert between_nodes(wanted("p5en")).found == "needs two nodes: job nccl-trainer"
-    assert between_nodes(wanted("p5en", "rollout")).found == "needs two nodes: job nccl-rollout and job deepep-rollout"
-    assert between_nodes(wanted("p5en", "system")).found == "this pool's pods work alone"
+def test_what_several_nodes_show_is_said_as_it_was_proven_or_not() -> None:
+    for pool, nodes in (("trainer", 16), ("rollout", 2)):
+        needs = wanted("p5en", pool)
+        assert between_nodes(needs, None) == skipped("between nodes", between_nodes(needs, None).found)
+        assert f"does, on {nodes} nodes together" in between_nodes(needs, None).found
+        assert (between_nodes(needs, "").status, between_nodes(needs, "").found) == ("skipped", "not proven, see above")
+        passed = between_nodes(needs, "all of it")
+        assert (passed.status, passed.found) == ("ok", "all of it")
+
+
+def test_pods_that_work_alone_or_without_efa_have_nothing_to_prove_between_nodes() -> None:
+    without = {"pools.trainer.efa": False, "workload.trainer.expert_parallel": 8}
+    for needs in (wanted("p5en", "system"), wanted("p6-b200", "rollout"), wanted("p5en", changes=without)):
+        assert needs.together_nodes == 1
+        assert between_nodes(needs, None).status == "skipped"
+        assert "alone" in between_nodes(needs, None).found

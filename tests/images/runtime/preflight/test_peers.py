@@ -183,7 +183,8 @@ def _hung_up(stranger: socket.socket) -> bool:
 
 def waited(known: Sequence[str], *, own: str, nodes: int) -> tuple[Meeting, int]:
     """What is said after 30 s of a clock that goes one second at each look, and how often it paused."""
-    now, pauses = iter(range(10_000)), []
+    now = iter(range(10_000))
+    pauses: list[float] = []
     found = meet(
         own,
         nodes=nodes,
