@@ -6,6 +6,7 @@ Requests are short and few: a thread each, a read timeout, a bound on bodies, an
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -50,43 +51,65 @@ def address(listen: str) -> tuple[str, int]:
 @contextmanager
 def serving(listen: str, handler: Handler) -> Iterator[str]:
     """Serves until the block ends; gives the URL, with the port that was free where `listen` says 0."""
-    host, port = address(listen)
-    server = ThreadingHTTPServer((host, port), _handler_class(handler))
+    server = ThreadingHTTPServer(address(listen), _connection_class(handler))
     server.daemon_threads = True
+    with running(server) as url:
+        yield url
+
+
+@contextmanager
+def running(server: ThreadingHTTPServer) -> Iterator[str]:
+    """Lets a server answer, in a thread, until the block ends; gives its URL."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True, name="serve")
     thread.start()
     try:
-        yield f"http://{host}:{server.server_address[1]}"
+        host, port = server.server_address[:2]
+        yield f"http://{host!s}:{port}"
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
 
 
-def _handler_class(handler: Handler) -> type[BaseHTTPRequestHandler]:
-    class Served(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+class Connection(BaseHTTPRequestHandler, ABC):
+    """One connection: each of its requests comes to `serve`, whatever the method."""
+
+    protocol_version = "HTTP/1.1"
+
+    @abstractmethod
+    def serve(self) -> None: ...
+
+    def do_GET(self) -> None:
+        self.serve()
+
+    def do_POST(self) -> None:
+        self.serve()
+
+    def do_PUT(self) -> None:
+        self.serve()
+
+    def do_DELETE(self) -> None:
+        self.serve()
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Probes come every few seconds: not worth a line each."""
+
+    def reply(self, answer: Answer) -> None:
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.content_type)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.end_headers()
+        self.wfile.write(answer.body)
+
+
+def _connection_class(handler: Handler) -> type[Connection]:
+    class Served(Connection):
         timeout = READ_TIMEOUT_SECONDS
 
-        def do_GET(self) -> None:
-            self._serve()
-
-        def do_POST(self) -> None:
-            self._serve()
-
-        def do_PUT(self) -> None:
-            self._serve()
-
-        def do_DELETE(self) -> None:
-            self._serve()
-
-        def log_message(self, format: str, *arguments: object) -> None:
-            """Probes come every few seconds: not worth a line each."""
-
-        def _serve(self) -> None:
+        def serve(self) -> None:
             written = self.headers.get("Content-Length") or "0"
             if not (written.isascii() and written.isdigit()) or int(written) > BODY_BYTES_MAX:
-                self._answer(Answer(status=413 if written.isdigit() else 400))
+                self.reply(Answer(status=413 if written.isdigit() else 400))
                 self.close_connection = True
                 return
             length = int(written)
@@ -98,13 +121,6 @@ def _handler_class(handler: Handler) -> type[BaseHTTPRequestHandler]:
                 body=self.rfile.read(length) if length else b"",
                 headers=dict(self.headers.items()),
             )
-            self._answer(handler(request))
-
-        def _answer(self, answer: Answer) -> None:
-            self.send_response(answer.status)
-            self.send_header("Content-Type", answer.content_type)
-            self.send_header("Content-Length", str(len(answer.body)))
-            self.end_headers()
-            self.wfile.write(answer.body)
+            self.reply(handler(request))
 
     return Served

@@ -5,23 +5,43 @@ from __future__ import annotations
 import json
 import select
 import socket
-from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from http.server import ThreadingHTTPServer
+from typing import Any
 from urllib.parse import parse_qs
 
+from moerl_runtime import serve
+from moerl_runtime.serve import Answer, Connection
 from moerl_runtime.smoke.engine_answers import event_of_error, first_shape, second_shape
-from moerl_runtime.smoke.engine_core import DuplicateRid, EngineDead
+from moerl_runtime.smoke.engine_core import DuplicateRid, Engine, EngineDead
 from moerl_runtime.smoke.engine_request import BadRequest, Malformed, UnknownParameter
-
-if TYPE_CHECKING:
-    from moerl_runtime.smoke.engine_server import EngineServer
+from moerl_runtime.smoke.engine_server import ClientGone, EngineServer
+from moerl_runtime.smoke.engine_settings import EngineSettings
+from moerl_runtime.smoke.stepper import Stepper
 
 BACKLOG = 512
 
 
-class ClientGone(Exception):
-    """The caller closed its connection."""
+@contextmanager
+def serving(
+    stepper: Stepper,
+    settings: EngineSettings,
+    *,
+    clock: Callable[[], float],
+    listen: str = "127.0.0.1:0",
+    on_crash: Callable[[str], None],
+) -> Iterator[tuple[str, EngineServer]]:
+    """(URL, server) of an engine in this process. After a crash nothing answers any more, as if the process were gone."""
+    engine = Engine(stepper, settings, clock=clock, on_crash=on_crash)
+    routes = EngineServer(engine, stepper, settings, clock)
+    listener = Listener(serve.address(listen), _connection_class(routes))
+    engine.start()
+    with serve.running(listener) as url:
+        try:
+            yield url, routes
+        finally:
+            engine.close()
 
 
 class Listener(ThreadingHTTPServer):
@@ -33,24 +53,11 @@ class Listener(ThreadingHTTPServer):
         """A client that hangs up is no event."""
 
 
-def handler_class(routes: EngineServer) -> type[BaseHTTPRequestHandler]:
-    class Served(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+def _connection_class(routes: EngineServer) -> type[Connection]:
+    class Served(Connection):
         disable_nagle_algorithm = True
 
-        def do_GET(self) -> None:
-            self._serve()
-
-        def do_POST(self) -> None:
-            self._serve()
-
-        def do_PUT(self) -> None:
-            self._serve()
-
-        def log_message(self, format: str, *arguments: object) -> None:
-            """Requests are counted, not logged."""
-
-        def _serve(self) -> None:
+        def serve(self) -> None:
             path, _, query = self.path.partition("?")
             length = int(self.headers.get("Content-Length") or 0)
             raw = self.rfile.read(length) if length else b""
@@ -135,11 +142,7 @@ def handler_class(routes: EngineServer) -> type[BaseHTTPRequestHandler]:
             self._bytes(status, json.dumps(body).encode(), "application/json")
 
         def _bytes(self, status: int, body: bytes, content_type: str) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", content_type)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.reply(Answer(status=status, body=body, content_type=content_type))
 
         def _chunk(self, text: str) -> None:
             data = text.encode()

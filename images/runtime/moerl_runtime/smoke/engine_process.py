@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 
-from moerl_runtime.smoke.engine_server import serving
+from moerl_runtime.smoke.engine_http import serving
 from moerl_runtime.smoke.engine_settings import EngineSettings
 from moerl_runtime.smoke.stepper import Stepper
 

@@ -11,7 +11,7 @@ Behaviour is that of the releases named in EngineSettings, read in their sources
     a load that fails does not bring the old weights back
     /server_info shows the keys
 
-`serving` runs it in this process, for tests; `smoke engine` is a process of its own.
+`engine_http.serving` runs it in this process, for tests; `smoke engine` is a process of its own.
 """
 
 from __future__ import annotations
@@ -24,12 +24,10 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from moerl_runtime import serve
 from moerl_runtime.smoke import engine_metrics
 from moerl_runtime.smoke.engine_answers import answer_of, event_of_error, first_shape, second_shape
 from moerl_runtime.smoke.engine_core import DuplicateRid, Engine, QueueFull
 from moerl_runtime.smoke.engine_generation import Generation
-from moerl_runtime.smoke.engine_http import ClientGone, Listener, handler_class
 from moerl_runtime.smoke.engine_request import GenerateRequest, Malformed, parse
 from moerl_runtime.smoke.engine_settings import EngineSettings
 from moerl_runtime.smoke.stepper import Stepper
@@ -50,6 +48,10 @@ CONTROL_PATHS = frozenset(
     }
 )
 PAUSE_MODES = ("abort", "retract", "in_place")
+
+
+class ClientGone(Exception):
+    """The caller closed its connection."""
 
 
 class EngineServer:
@@ -330,28 +332,3 @@ def _required(fields: Mapping[str, Any], name: str) -> str:
     if name not in fields:
         raise Malformed(f"{name}: field required")
     return str(fields[name])
-
-
-@contextmanager
-def serving(
-    stepper: Stepper,
-    settings: EngineSettings,
-    *,
-    clock: Callable[[], float],
-    listen: str = "127.0.0.1:0",
-    on_crash: Callable[[str], None],
-) -> Iterator[tuple[str, EngineServer]]:
-    """(URL, server) of an engine in this process. After a crash nothing answers any more, as if the process were gone."""
-    host, port = serve.address(listen)
-    engine = Engine(stepper, settings, clock=clock, on_crash=on_crash)
-    routes = EngineServer(engine, stepper, settings, clock)
-    with Listener((host, port), handler_class(routes)) as listener:
-        thread = threading.Thread(target=listener.serve_forever, args=(0.05,), name="http", daemon=True)
-        engine.start()
-        thread.start()
-        try:
-            yield f"http://{host}:{listener.server_address[1]}", routes
-        finally:
-            engine.close()
-            listener.shutdown()
-            thread.join()

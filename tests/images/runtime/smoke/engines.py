@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from moerl_runtime.smoke.engine_server import EngineServer, serving
+from moerl_runtime.smoke.engine_http import serving
+from moerl_runtime.smoke.engine_server import EngineServer
 from moerl_runtime.smoke.engine_settings import EngineSettings
 from moerl_runtime.smoke.stepper import ScriptedStepper, Turn
 
