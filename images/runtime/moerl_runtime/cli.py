@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from moerl_runtime.faults import RuntimeFault
 
@@ -41,14 +42,18 @@ examples:
 """
 
 
+class Parser(argparse.ArgumentParser):
+    """Shows texts with the lines that they are written in. Parsers of commands are of the same class."""
+
+    def __init__(self, **named: Any) -> None:
+        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **named})
+
+
 def main(arguments: Sequence[str] | None = None, *, variables: Mapping[str, str] | None = None) -> int:
     """Runs one command and returns its exit code. `variables` stand for the process's environment."""
     written = sys.argv[1:] if arguments is None else list(arguments)
-    parser = argparse.ArgumentParser(
-        prog="python -m moerl_runtime",
-        description="The program inside the images of moerl.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = Parser(
+        prog="python -m moerl_runtime", description="The program inside the images of moerl.", epilog=EPILOG
     )
     commands = parser.add_subparsers(metavar="PART", required=True)
     chosen = next((word for word in written if word in PARTS), None)

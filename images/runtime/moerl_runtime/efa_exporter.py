@@ -45,7 +45,6 @@ def register(commands: Any) -> None:
         help="EFA counters of a node for Prometheus",
         description="Serves the EFA counters of a node to Prometheus.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="address to serve on, and no other")
     parser.add_argument("--sysfs", required=True, type=Path, metavar="DIR", help="the host's sysfs")

@@ -61,7 +61,6 @@ def register(commands: Any) -> None:
         help="builds and loads the gdrdrv kernel module on a node",
         description="Builds and loads the kernel module gdrdrv, makes its device, and waits to be stopped.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--minimum", required=True, metavar="VERSION", help="lowest version that will do")
     parser.add_argument("--device-folder", required=True, type=Path, metavar="DIR", help="the host's /dev")

@@ -36,3 +36,12 @@ def test_every_part_has_help_with_examples(part: str, capsys: pytest.CaptureFixt
         cli.main([part, "--help"])
     assert ended.value.code == 0
     assert "example" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [("checkpoint",), ("checkpoint", "list"), ("agent", "lead"), ("smoke", "engine")])
+def test_examples_of_parts_and_their_commands_keep_their_lines(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([*words, "--help"])
+    assert "\nexamples:\n  python -m moerl_runtime " in capsys.readouterr().out

@@ -55,10 +55,9 @@ def register(commands: Any) -> None:
         description="Leases tasks from the queue, has this pod's engine answer them, publishes every sample at once, and "
         "gives back what is unfinished when the node or the pod is about to go.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parts = parser.add_subparsers(metavar="COMMAND", required=True)
-    lead = parts.add_parser("lead", help="the pod that serves an engine's HTTP", epilog=EPILOG, formatter_class=_RAW)
+    lead = parts.add_parser("lead", help="the pod that serves an engine's HTTP", epilog=EPILOG)
     _common(lead)
     lead.add_argument(
         "--router", metavar="URL", help="register the engine there; the trainer then drives it, not this agent"
@@ -71,19 +70,16 @@ def register(commands: Any) -> None:
         help=f"of a long poll, 1 to {sqs.LONG_POLL_SECONDS} (default: {settings.POLL_SECONDS})",
     )
     lead.set_defaults(handler=_lead)
-    follower = parts.add_parser("follow", help="another pod of the engine", epilog=EPILOG, formatter_class=_RAW)
+    follower = parts.add_parser("follow", help="another pod of the engine", epilog=EPILOG)
     _common(follower)
     follower.add_argument("--leader", required=True, metavar="HOST:PORT", help="the leader's agent")
     follower.set_defaults(handler=_follow)
-    hook = parts.add_parser("await-drain", help="a follower's preStop hook", epilog=EPILOG, formatter_class=_RAW)
+    hook = parts.add_parser("await-drain", help="a follower's preStop hook", epilog=EPILOG)
     hook.add_argument("--port", type=int, required=True, help="of the leader's agent")
     hook.add_argument(
         "--seconds", type=float, default=HOOK_SECONDS, help=f"to wait at most (default: {HOOK_SECONDS:g})"
     )
     hook.set_defaults(handler=_await_drain)
-
-
-_RAW = argparse.RawDescriptionHelpFormatter
 
 
 def _common(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 import time
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter, _SubParsersAction
+from argparse import ArgumentParser, Namespace, _SubParsersAction
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -56,7 +56,6 @@ def register(commands: _SubParsersAction[ArgumentParser]) -> None:
         help="restore, upload, list and prune checkpoints",
         description="Checkpoints of a run in S3.",
         epilog=EPILOG,
-        formatter_class=RawDescriptionHelpFormatter,
     )
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     restoring = _verb(verbs, "restore", _restore, "bring the newest complete checkpoint to scratch")
@@ -97,7 +96,6 @@ def _verb(
         help=text,
         description=f"{text[0].upper()}{text[1:]}.",
         epilog=EPILOG,
-        formatter_class=RawDescriptionHelpFormatter,
     )
     run_plan.add_argument(parser)
     parser.add_argument("--run", help="name of the run's RayJob (default: MOERL_RUN)")

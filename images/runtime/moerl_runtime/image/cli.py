@@ -26,7 +26,6 @@ def register(commands: Any) -> None:
         "image",
         help="static checks at the end of an image build",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     check = verbs.add_parser(
@@ -34,7 +33,6 @@ def register(commands: Any) -> None:
         help="hold the image against the arguments that it was built with",
         description="Holds this image against the arguments that it was built with. Needs no GPU and no driver.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     check.add_argument("--stack", required=True, help="software stack of the Dockerfile")
     check.add_argument(

@@ -10,7 +10,6 @@ import socket
 import tempfile
 import threading
 import time
-from argparse import RawDescriptionHelpFormatter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,7 +53,6 @@ def register(commands: Any) -> None:
         help="a tiny RL job through the real queue and buckets",
         description="A tiny mixture-of-experts model that learns a tiny task, through the same code as a real run.",
         epilog=f"{TRAINER_EPILOG}\n{ROLLOUT_EPILOG}",
-        formatter_class=RawDescriptionHelpFormatter,
     )
     parts = parser.add_subparsers(metavar="COMMAND", required=True)
     _register_engine(parts)
@@ -69,7 +67,6 @@ def _register_engine(parts: Any) -> None:
         help="SGLang's HTTP surface over a script or the tiny model",
         description="A local engine that answers as SGLang does, traps included; for tests and the smoke job.",
         epilog=ENGINE_EPILOG,
-        formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("--listen", required=True, metavar="HOST:PORT")
     parser.add_argument("--model", choices=("scripted", "torch"), default="scripted", help="what makes the tokens")
@@ -100,7 +97,6 @@ def _register_trainer(parts: Any) -> None:
         help="a tiny run, from restore to the last commit",
         description="Trains the tiny model on two ranks with samples from the task queue.",
         epilog=TRAINER_EPILOG,
-        formatter_class=RawDescriptionHelpFormatter,
     )
     plan.add_argument(parser)
     parser.add_argument("--run", help="name of the run (default: smoke- and HOSTNAME)")
@@ -153,7 +149,6 @@ def _register_rollout(parts: Any) -> None:
         help="the local engine with the tiny model, and the agent beside it",
         description="One rollout worker of the smoke job, until a notice, SIGTERM, or the end of the smoke run.",
         epilog=ROLLOUT_EPILOG,
-        formatter_class=RawDescriptionHelpFormatter,
     )
     plan.add_argument(parser)
     parser.add_argument("--pool", required=True, help="rollout pool of the plan")
@@ -204,7 +199,6 @@ def _register_gpu(parts: Any) -> None:
         help="the same training steps over gloo, NCCL and DeepEP",
         description="Trains the tiny model on fixed data, one process a rank on this machine, and writes the losses.",
         epilog=GPU_EPILOG,
-        formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("--dispatcher", choices=("alone", "gloo", "nccl", "deep_ep"), required=True)
     parser.add_argument("--ranks", type=int, default=2)

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 import time
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter, _SubParsersAction
+from argparse import ArgumentParser, Namespace, _SubParsersAction
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,6 @@ def register(commands: _SubParsersAction[ArgumentParser]) -> None:
         help="starts the framework's train.py under the run's lease",
         description="Runs one attempt of a training run: lease, checkpoint, train.py, last commit.",
         epilog=EPILOG,
-        formatter_class=RawDescriptionHelpFormatter,
     )
     plan.add_argument(parser)
     parser.add_argument("--config", type=Path, required=True, metavar="DIR", help="holds flags.json of the run")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter, _SubParsersAction
+from argparse import ArgumentParser, Namespace, _SubParsersAction
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -44,7 +44,6 @@ def register(commands: _SubParsersAction[ArgumentParser]) -> None:
         help="prepare, fetch and list model weights",
         description="Base models and versions of the policy in the weights bucket.",
         epilog=EPILOG,
-        formatter_class=RawDescriptionHelpFormatter,
     )
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     fetching = _verb(verbs, "fetch", _fetch, "bring the base models that a pool needs to this node, once a node")
@@ -68,9 +67,7 @@ def register(commands: _SubParsersAction[ArgumentParser]) -> None:
 def _verb(
     verbs: _SubParsersAction[ArgumentParser], name: str, handler: Callable[[Namespace], int], text: str
 ) -> ArgumentParser:
-    verb = verbs.add_parser(
-        name, help=text, description=text, epilog=EPILOG, formatter_class=RawDescriptionHelpFormatter
-    )
+    verb = verbs.add_parser(name, help=text, description=text, epilog=EPILOG)
     run_plan.add_argument(verb)
     verb.set_defaults(handler=handler)
     return verb

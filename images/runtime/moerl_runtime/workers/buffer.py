@@ -106,7 +106,6 @@ def register(commands: Any) -> None:
         help="finished samples in memory, for the trainer",
         description="Keeps finished samples in memory, within the container's limit. S3 stays the truth.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     running.add_arguments(parser)
     parser.add_argument("--cgroup", type=Path, default=cgroup.ROOT, help=argparse.SUPPRESS)

@@ -168,7 +168,6 @@ def register(commands: Any) -> None:
         help="rewards of answers, for the rollout agents",
         description="Grades answers, each in a process of its own with a limit of time and memory.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     running.add_arguments(parser)
     parser.add_argument(
