@@ -12,6 +12,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+def load() -> Any:
+    """The library, to be loaded before NCCL opens its network plugin.
+
+    At import it looks through the process's mapped files for a second NCCL, and takes `libnccl-net-ofi.so` for one
+    (`check_nccl_so` in deep_ep/__init__.py of 2.0.0 and 2.1.0). Its check stays on: a real second NCCL is a crash later.
+    """
+    import deep_ep
+
+    return deep_ep
+
+
 class DeepEpDispatcher:
     """One ElasticBuffer. `hybrid` merges inside a node before a copy leaves it, which is how groups over EFA work; on one
     node there is nothing to merge.
@@ -30,8 +41,7 @@ class DeepEpDispatcher:
         num_sms: int,
         num_contexts: int,
     ) -> None:
-        import deep_ep
-
+        deep_ep = load()
         self.name = "deepep"
         self._experts = experts.to(deep_ep.topk_idx_t)
         self._weights = weights

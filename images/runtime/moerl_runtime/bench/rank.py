@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from moerl_runtime.bench import collectives, expert_traffic, meeting, timing
+from moerl_runtime.bench import collectives, deepep, expert_traffic, meeting, timing
 from moerl_runtime.bench.loaded import loaded_nccl
 from moerl_runtime.bench.nccl_log import parse
 from moerl_runtime.bench.settings import Settings, read
@@ -43,6 +43,8 @@ def run(
     device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
+    if settings.backend == "deep_ep":
+        deepep.load()
     store = meeting.store(
         settings.host,
         settings.port,
@@ -101,8 +103,7 @@ def _software(settings: Settings) -> dict[str, Any]:
         return found
     found |= {"nccl": asdict(loaded_nccl()), "gpu": torch.cuda.get_device_name()}
     if settings.backend == "deep_ep":
-        import deep_ep
-
+        deep_ep = deepep.load()
         found["deepep"] = {"version": deep_ep.__version__, "path": deep_ep.__file__}
     return found
 

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from moerl_runtime.bench import deepep
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrived:
@@ -120,8 +122,7 @@ class DeepEp:
     """DeepEP v2 (`deep_ep.ElasticBuffer`, 2.1.0). Rows and their gradients travel as BF16, weights as float32."""
 
     def __init__(self, *, experts: int, hidden: int, top_k: int, tokens_max: int, hybrid: bool) -> None:
-        import deep_ep
-
+        deep_ep = deepep.load()
         if hidden % 256:
             raise ValueError(f"DeepEP takes a hidden size that is a multiple of 256, not {hidden}")
         self.ranks = dist.get_world_size()

@@ -20,6 +20,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from moerl_runtime.bench import deepep
 from moerl_runtime.bench.loaded import loaded_nccl
 from moerl_runtime.faults import RuntimeFault
 from moerl_runtime.smoke import task
@@ -105,6 +106,8 @@ def _rank(rank: int, comparison: Comparison, folder: str) -> None:
         torch.cuda.set_device(device)
     if comparison.dispatcher == "alone" and comparison.ranks != 1:
         raise RuntimeFault("--ranks", comparison.ranks, "is not one process", "Write --ranks 1.")
+    if comparison.dispatcher == "deep_ep":
+        deepep.load()
     dist.init_process_group(
         "nccl" if on_gpu else "gloo",
         init_method=f"file://{folder}/meeting",
@@ -251,9 +254,7 @@ def _software(comparison: Comparison) -> dict[str, Any]:
             "gpu": torch.cuda.get_device_name(),
         }
     if comparison.dispatcher == "deep_ep":
-        import deep_ep
-
-        found["deep_ep"] = deep_ep.__version__
+        found["deep_ep"] = deepep.load().__version__
     return found
 
 
