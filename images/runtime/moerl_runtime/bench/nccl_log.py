@@ -52,10 +52,10 @@ class Evidence:
 
     @property
     def gin(self) -> str:
-        """gda, proxy or none: what device-side networking went through."""
+        """gda, proxy or none: what device-side networking went through. What was asked for proves nothing."""
         if self.gda_contexts and (PROXY_TYPE in self.gin_skipped or GDA_TYPE in self.gin_assigned):
             return "gda"
-        if self.gin_proxy or PROXY_TYPE in self.gin_assigned or self.gin_requested == PROXY_TYPE:
+        if self.gin_proxy or PROXY_TYPE in self.gin_assigned:
             return "proxy"
         return "none"
 

@@ -53,6 +53,14 @@ def test_a_loaded_gpu_direct_plugin_is_no_proof_of_its_use(name: str) -> None:
     assert wrong(judged(name, name, transport="proxy")) == []
 
 
+def test_a_proxy_that_was_asked_for_and_never_came_is_no_proxy() -> None:
+    lines = (LOGS / "proxy-asked.log").read_text(encoding="utf-8").splitlines()
+    found = nccl_log.parse("\n".join(line for line in lines if "GIN/Plugin" not in line))
+    assert (found.gin_requested, found.gin) == (2, "none")
+    checks = nccl_log.judge([found], nodes=2, transport="proxy", device_side=True, efa_devices=16)
+    assert causes(checks) == ["no-device-side-networking"]
+
+
 def test_contexts_without_the_proxy_being_passed_over_are_not_enough() -> None:
     text = (LOGS / "gda.log").read_text(encoding="utf-8").replace("Skipping plugin", "Looking at plugin")
     assert nccl_log.parse(text).gin != "gda"
