@@ -156,7 +156,7 @@ class Publisher:
                 files = list_files(version_dir, names)
                 transfer.upload(self._s3, self._bucket, prefix, version_dir, files, workers=self._workers)
                 share = Share(files=files, checksums=delta.checksums(version_dir))
-        except (OSError, RuntimeFault, ClientError, BotoCoreError) as error:
+        except Exception as error:  # whatever it is: the other ranks wait in the gather
             failed = error
             share = Share(files=(), checksums={}, failure=f"{type(error).__name__}: {error}")
         shares = gather(share)
@@ -164,7 +164,7 @@ class Publisher:
         if rank == 0 and outcome.failure is None:
             try:
                 self._commit_shares(version_dir, version, base, shares)
-            except (OSError, RuntimeFault, ClientError, BotoCoreError) as error:
+            except Exception as error:  # as above
                 failed = error
                 outcome = Share(files=(), checksums={}, failure=f"{type(error).__name__}: {error}")
         reported = next((one.failure for one in gather(outcome) if one.failure), None)

@@ -1,18 +1,22 @@
 """Many large files between a directory and a prefix: parts in parallel, checked at both ends.
 
 boto3 takes the AWS CRT where it is installed and the machine is one that it is tuned for, else threads of its own; both
-read ranges and send parts in parallel and try a broken part again. What they leave to us: that every byte is the listed one.
+read ranges and send parts in parallel and try a broken part again. What they leave to us: that every byte is the listed one,
+and one kind of error for what broke off, since theirs are neither botocore's nor of the system.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from awscrt.exceptions import AwsCrtError
+from boto3.exceptions import Boto3Error
 from boto3.s3.transfer import TransferConfig
 from botocore.exceptions import ClientError
 
@@ -50,11 +54,15 @@ def upload(
     workers: int = FILES_AT_ONCE,
     report: Report = _silent,
 ) -> None:
-    """Stores the listed files below the prefix. S3 checks each part's checksum; sizes are compared afterwards."""
+    """Stores the listed files below the prefix. S3 checks each part's checksum; sizes are compared afterwards.
+
+    Raises RuntimeFault where a file does not get there whole.
+    """
 
     def one(file: File) -> None:
         key = prefix + file.name
-        s3.upload_file(str(directory / file.name), bucket, key, Config=TRANSFER)
+        with _broken_off("upload", key):
+            s3.upload_file(str(directory / file.name), bucket, key, Config=TRANSFER)
         stored = s3.head_object(Bucket=bucket, Key=key)["ContentLength"]
         if stored != file.size_bytes:
             raise RuntimeFault(
@@ -80,7 +88,7 @@ def download(
     """Brings the listed files to the directory and returns how many bytes that took. A file has its name only once it is
     complete, so one that is there and has its size is left alone: an interrupted call goes on where it was.
 
-    Raises Missing, and RuntimeFault for a file that is not the listed one.
+    Raises Missing, and RuntimeFault for a file that does not come, or is not the listed one.
     """
 
     def one(file: File) -> int:
@@ -90,7 +98,8 @@ def download(
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + PARTIAL)
         try:
-            s3.download_file(bucket, prefix + file.name, str(partial), Config=TRANSFER)
+            with _broken_off("download", prefix + file.name):
+                s3.download_file(bucket, prefix + file.name, str(partial), Config=TRANSFER)
         except ClientError as error:
             if store.absent(s3, bucket, prefix + file.name, error):
                 raise Missing(
@@ -117,6 +126,16 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _broken_off(what: str, key: str) -> Iterator[None]:
+    try:
+        yield
+    except (Boto3Error, AwsCrtError) as error:
+        raise RuntimeFault(
+            what, key, f"broke off: {error}", "Try again once S3 answers; it was tried before."
+        ) from error
 
 
 def _all(

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from awscrt.exceptions import AwsCrtError
+from boto3.exceptions import S3UploadFailedError
 from botocore.exceptions import ClientError
 
 from moerl_runtime import protocol
@@ -380,7 +382,7 @@ class Ranks:
                 self.publishers[rank].publish_shares(
                     directories[rank], version, version - 1, rank=rank, gather=lambda share: self.gather(rank, share)
                 )
-            except RuntimeFault as error:
+            except Exception as error:  # looked at by the test
                 raised[rank] = error
 
         threads = [threading.Thread(target=rank_of, args=(rank,)) for rank in range(2)]
@@ -416,19 +418,33 @@ def test_ranks_do_not_wait_for_anchors(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failing", [0, 1])
-def test_a_rank_that_fails_fails_all_and_publishes_nothing(tmp_path: Path, failing: int) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeFault("upload", "x", "failed", "Try again."),
+        S3UploadFailedError("AccessDenied"),
+        AwsCrtError(1051, "AWS_IO_SOCKET_CLOSED", "socket is closed"),
+        refused("SlowDown", 503, "PutObject"),
+        KeyError("layers.0"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_rank_that_fails_fails_all_and_publishes_nothing(tmp_path: Path, failing: int, error: Exception) -> None:
+    """Whatever it fails with: the others wait for it."""
     service = FakeS3()
 
     def fails(operation: str) -> None:
         if operation == "upload_file":
-            raise RuntimeFault("upload", "x", "failed", "Try again.")
+            raise error
 
     s3s = [S3(service), S3(service)]
     s3s[failing] = S3(service, fails)
     ranks = Ranks(s3s, tmp_path / "ranks")
     ranks.publishers[0].begin(write_whole(tmp_path / "hf", BASE), resumed=False)
     raised = ranks.publish(1, BASE, changed(BASE, 3))
-    assert all(isinstance(error, RuntimeFault) for error in raised)
+    assert isinstance(raised[failing], type(error) | RuntimeFault)
+    assert isinstance(raised[1 - failing], RuntimeFault)
+    assert type(error).__name__ in str(raised[1 - failing]) or "broke off" in str(raised[1 - failing])
     assert current(S3(service)).version == 0
 
 
