@@ -22,15 +22,17 @@ def write(directory: Path, shape: ModelShape, state: Mapping[str, Tensor]) -> No
     """Writes beside the name and renames at the end, so that a directory of that name is whole."""
     partial = directory.with_name(f".{directory.name}.{os.getpid()}")
     partial.mkdir(parents=True)
-    tensors = {
-        name: ("F32", tuple(tensor.shape), tensor.detach().contiguous().numpy().tobytes())
-        for name, tensor in sorted(state.items())
-    }
+    tensors = {name: ("F32", tuple(state[name].shape), data) for name, data in raw(state).items()}
     safetensors.write(partial / TENSORS_NAME, tensors, {"format": "pt"})
     (partial / CONFIG_NAME).write_text(json.dumps(asdict(shape)), encoding="utf-8")
     # The marker that Miles leaves of an export that came to its end.
     (partial / COMPLETE_NAME).touch()
     partial.rename(directory)
+
+
+def raw(state: Mapping[str, Tensor]) -> dict[str, bytes]:
+    """The bytes of each tensor, as they lie in a file."""
+    return {name: tensor.detach().contiguous().numpy().tobytes() for name, tensor in sorted(state.items())}
 
 
 def read_shape(directory: Path) -> ModelShape:

@@ -1,7 +1,8 @@
 """The smoke job's train.py: `python -m moerl_runtime.smoke.train FLAGS`, started by the trainer's entrypoint as Miles' is.
 
 Rank 0 holds the data source, as the rollout manager of Miles does, and sends every rank the step's batch. Experts lie on
-all ranks. A version of the weights is published after every step, a checkpoint handed over at every save interval.
+all ranks. Weights and saves leave by the hooks that Miles calls, in its order: a save where one is due, whose export becomes
+an anchor, then the step's version as a delta.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import argparse
 import json
 import logging
 import multiprocessing
-import shutil
 import sys
 import tempfile
 import time
@@ -28,16 +28,15 @@ from torch import distributed as dist
 from moerl_runtime import plan, sqs, store
 from moerl_runtime.checkpoint.handover import TRACKER_NAME
 from moerl_runtime.faults import RuntimeFault
-from moerl_runtime.smoke import base, grpo, job, model_files, ranks, task
+from moerl_runtime.smoke import base, grpo, job, model_files, ranks, task, versions
 from moerl_runtime.smoke.dispatch import AllToAll, Alone, Dispatcher
 from moerl_runtime.smoke.grpo import Answer
 from moerl_runtime.smoke.model import TinyMoe, share_of
-from moerl_runtime.trainer import data_source, report, settings
+from moerl_runtime.trainer import data_source, hooks, report, settings
 from moerl_runtime.trainer.data_source import MEGATRON_NAME, DataSource, Parts
 from moerl_runtime.trainer.dispatch import Pace
 from moerl_runtime.trainer.metrics import metrics as trainer_metrics
 from moerl_runtime.trainer.report import Reporter
-from moerl_runtime.weights.publish import Publisher
 from moerl_runtime.workers.buffer_client import BufferClient
 
 LEARNING_RATE, BETAS = 3e-3, (0.9, 0.95)
@@ -151,12 +150,16 @@ def _run_rank(args: Namespace, rank: int, meeting: str) -> None:
         timeout=timedelta(seconds=COLLECTIVE_SECONDS),
     )
     try:
+        hooks.started(args)
         trainer = Trainer(args, rank)
         if rank == 0:
             _lead(args, trainer)
         else:
             while (message := trainer.share(None)) is not None:
-                trainer.step(*message)
+                number, answers = message
+                trainer.step(answers)
+                trainer.save(number)
+                trainer.publish(number)
     finally:
         dist.destroy_process_group()
 
@@ -171,6 +174,7 @@ class Trainer:
         dispatcher: Dispatcher = AllToAll(experts=self._shape.experts) if args.ranks > 1 else Alone()
         state = dict(model_files.tensors(begin))
         self._model: TinyMoe = ranks.build(self._shape, dispatcher, state, CPU)
+        self._published = model_files.raw(state)
         self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=LEARNING_RATE, betas=BETAS, weight_decay=0.0)
         tracker = Path(args.load) / TRACKER_NAME
         if tracker.is_file():
@@ -182,8 +186,8 @@ class Trainer:
         dist.broadcast_object_list(held, src=0)
         return held[0]
 
-    def step(self, number: int, answers: Sequence[Answer]) -> float:
-        """Trains on the batch, writes this rank's files where they are due, and returns the last loss over all ranks."""
+    def step(self, answers: Sequence[Answer]) -> float:
+        """Trains on the batch, and returns the last loss over all ranks."""
         batch = grpo.batch_of(answers[self._rank :: self._ranks], CPU)
         tokens = float(sum(answer.response_length for answer in answers))
         with torch.no_grad():
@@ -197,22 +201,33 @@ class Trainer:
             self._optimizer.step()
         total = loss.detach().clone()
         dist.all_reduce(total)
-        state = ranks.whole(self._model.state_dict().items())
-        if self._rank == 0:
-            model_files.write(self._version_directory(number), self._shape, state)
-        if self.saves(number):
-            self._save(number)
-            if self._rank == 0:
-                model_files.write(Path(self._args.save_hf.format(rollout_id=number)), self._shape, state)
-            dist.barrier()
         return float(total)
+
+    def save(self, number: int) -> None:
+        """Every rank's files and the export of the whole model, where a save is due after that step."""
+        if not self.saves(number):
+            return
+        self._save(number)
+        state = self._whole()
+        dist.barrier()
+        if self._rank == 0:
+            export = Path(self._args.save_hf.format(rollout_id=number))
+            model_files.write(export, self._shape, state)
+            hooks.saved(self._args, number, str(self._file(number).parent), str(export))
+
+    def publish(self, number: int) -> None:
+        """The weights after that step, as their difference to those before it."""
+        version = settings.of(self._args).version_after(number)
+        directory = versions.directory_of(Path(self._args.update_weight_disk_dir), version)
+        state = self._whole()
+        if self._rank == 0:
+            weights = model_files.raw(state)
+            versions.write(directory, version, self._published, weights)
+            self._published = weights
+        hooks.published(self._args, str(directory), ())
 
     def saves(self, number: int) -> bool:
         return bool((number + 1) % self._args.save_interval == 0 or number + 1 == self._args.num_rollout)
-
-    def _version_directory(self, number: int) -> Path:
-        known = settings.of(self._args)
-        return version_directory(self._args, known.version_after(number))
 
     def _file(self, number: int) -> Path:
         return Path(self._args.save) / MEGATRON_NAME.format(step=number) / f"rank-{self._rank}.pt"
@@ -221,6 +236,9 @@ class Trainer:
         path = self._file(number)
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.save({"model": self._model.state_dict(), "optimizer": self._optimizer.state_dict()}, path)
+
+    def _whole(self) -> dict[str, torch.Tensor]:
+        return ranks.whole(self._model.state_dict().items())
 
     def _load(self, number: int) -> None:
         """Raises RuntimeFault unless the checkpoint is that of the export which the engines begin with."""
@@ -238,31 +256,27 @@ class Trainer:
         self._optimizer.load_state_dict(saved["optimizer"])
 
 
-def version_directory(args: Namespace, version: int) -> Path:
-    return Path(args.update_weight_disk_dir) / f"{version:06d}"
-
-
 def _lead(args: Namespace, trainer: Trainer) -> None:
     """Rank 0: samples in, weights and checkpoints out."""
     known = settings.of(args)
     document = plan.load(known.plan_path)
     s3 = store.client(document["region"].text)
-    publisher = data_source.publisher(s3, known, document)
-    shutil.rmtree(args.update_weight_disk_dir, ignore_errors=True)
+    bucket, prefix = document["names"]["weights_bucket"].text, document["storage"]["weights_prefix"].text
     source = DataSource(args, _parts(known, document, s3))
-    publisher.begin(Path(args.hf_checkpoint), resumed=known.resumed is not None)
     source.load(known.start - 1)
-    began = time.time()
+    hooks.published(args, args.update_weight_disk_dir, ())
+    began, logged = time.time(), -1
     for number in range(known.start, args.num_rollout):
         version = known.version_after(number) - 1
         groups, metrics = source.batch(number, version)
-        loss = trainer.step(*trainer.share((number, _answers(groups))))
-        publisher.enqueue(version_directory(args, version + 1), version + 1, "full", None)
-        # A step takes less than a second here: tasks that ask for weights which are still on their way would wait longer.
-        publisher.flush(FLUSH_SECONDS)
-        _forget_versions(args, publisher)
+        _, answers = trainer.share((number, _answers(groups)))
+        loss = trainer.step(answers)
+        trainer.save(number)
         if trainer.saves(number):
             source.save(number)
+        trainer.publish(number)
+        # A step takes less than a second here: tasks that ask for weights which are still on their way would wait longer.
+        hooks.flush(args, FLUSH_SECONDS)
         rewards = [sample.reward for group in groups for sample in group]
         _log_step(
             Path(args.step_log),
@@ -277,10 +291,10 @@ def _lead(args: Namespace, trainer: Trainer) -> None:
             samples=len(rewards),
             staleness=metrics["rollout/moerl/staleness_versions"],
             wait_seconds=metrics["rollout/moerl/wait_seconds"],
+            weights=versions.stored(s3, bucket, prefix, known.of, range(logged + 1, version + 2)),
         )
-        began = time.time()
+        began, logged = time.time(), version + 1
     trainer.share(None)
-    publisher.close()
     source.close()
 
 
@@ -317,13 +331,6 @@ def _answers(groups: Sequence[Sequence[Sample]]) -> list[Answer]:
         for group, values in zip(groups, found, strict=True)
         for sample, advantage in zip(group, values, strict=True)
     ]
-
-
-def _forget_versions(args: Namespace, publisher: Publisher) -> None:
-    """Versions that are published, but the newest, which the publisher may still compare with."""
-    for path in sorted(Path(args.update_weight_disk_dir).glob("[0-9]*")):
-        if int(path.name) < publisher.published:
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def _log_step(path: Path, **row: Any) -> None:

@@ -59,10 +59,9 @@ def published(args: Any, version_dir: str, rollout_engines: Sequence[Any]) -> No
     version = int(named[1])
     if plan.load(known.plan_path)["storage"]["scratch"].text == "fsx":
         if _rank() == 0:
-            publisher = _publisher(known)
-            publisher.enqueue(directory, version, "delta", version - 1)
+            _publisher(known).enqueue(directory, version, "delta", version - 1)
             if version == known.version_after(args.num_rollout - 1):
-                publisher.flush(LAST_SECONDS)
+                flush(args, LAST_SECONDS)
     else:
         gather = _gatherer(known)
         _publisher(known).publish_shares(
@@ -70,6 +69,11 @@ def published(args: Any, version_dir: str, rollout_engines: Sequence[Any]) -> No
         )
     if _rank() == 0:
         _reporter(known).metrics.set("moerl_trainer_weight_version", version)
+
+
+def flush(args: Any, deadline_seconds: float) -> None:
+    """On rank 0: waits until what was published is where engines find it. Raises as `Publisher.flush` does."""
+    _publisher(settings.of(args)).flush(deadline_seconds)
 
 
 def saved(args: Any, rollout_id: int, checkpoint_dir: str, hf_checkpoint_dir: str | None) -> None:

@@ -90,13 +90,3 @@ def test_answers_have_the_advantage_of_their_group() -> None:
     assert second.advantage > 0
     assert third.advantage == fourth.advantage == 0.0
     assert first.log_probs == (-1.0, -2.0)
-
-
-def test_published_versions_are_forgotten_and_the_newest_stays(args: Namespace, tmp_path: Path) -> None:
-    class Publisher:
-        published = 3
-
-    for version in range(1, 5):
-        (tmp_path / "versions" / f"{version:06d}").mkdir(parents=True)
-    train._forget_versions(args, Publisher())  # type: ignore[arg-type]
-    assert sorted(path.name for path in (tmp_path / "versions").iterdir()) == ["000003", "000004"]
