@@ -2,7 +2,8 @@
 
 Everything that runs is the code of a real run (`moerl_runtime`): agents, lease, checkpoints, weights, ledger; only the model
 is tiny and the engine local. On the way one worker gets a Spot notice, one is killed, and so is the trainer, which then
-resumes from its last complete checkpoint. What is counted in the end comes from the step logs and the last checkpoint.
+resumes from its last complete checkpoint. What is counted in the end comes from the logs of steps and agents, and the last
+checkpoint.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def run(
         steps = fleet.steps()
         series = fleet.series()
         final = fleet.last_checkpoint()
-    found = summarize(steps, final, series, resumed, fleet.record)
+        loaded = fleet.loaded()
+    found = summarize(steps, final, series, resumed, fleet.record, loaded)
     (out / "steps.json").write_text(json.dumps([asdict(step) for step in steps]), encoding="utf-8")
     plot(out / "smoke.png", steps, fleet.record)
     faults = judge(found, course)

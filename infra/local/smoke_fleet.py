@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from infra.config.plan import Plan
-from infra.local import readback
+from infra.local import readback, smoke_weights
 from infra.local.processes import LOOPBACK, end_group, free_port, tail
-from infra.local.smoke_report import Course, Record, Step
-from moerl_runtime import serve
+from infra.local.smoke_report import Course, Form, Loaded, Record, Step
+from moerl_runtime import protocol, serve
 from moerl_runtime.checkpoint import resolve
+from moerl_runtime.faults import RuntimeFault
 from moerl_runtime.imds import SPOT_PATH
 from moerl_runtime.serve import Answer, Request
 from moerl_runtime.smoke import job
@@ -157,6 +158,7 @@ class Fleet:
                 reward=row["reward"],
                 samples=row["samples"],
                 groups=tuple(row["groups"]),
+                weights=tuple(Form(**form) for form in row["weights"]),
                 kept=row["attempt"] == newest or resumed is None or row["step"] <= resumed,
             )
             for row in rows
@@ -175,6 +177,31 @@ class Fleet:
         if found is None:
             raise SmokeError("the run left no complete checkpoint")
         return found
+
+    def loaded(self) -> Loaded:
+        """What engines loaded that were not there from the beginning; to be asked after the run."""
+        late = [
+            smoke_weights.brought(worker.name, worker.log.read_text(encoding="utf-8", errors="replace"))
+            for worker in self.workers[WORKERS:]
+        ]
+        last, names = self.steps()[-1], self._plan.names
+        try:
+            directory, at_end = smoke_weights.join(
+                self._s3,
+                names.weights_bucket,
+                self._plan.storage.weights_prefix,
+                protocol.Attempt(run=RUN, number=last.attempt),
+                last.weights[-1].version,
+                base=self._out / self.workers[0].name / job.SERVING,
+                models=self._out / "at-end",
+            )
+        except RuntimeFault as fault:
+            raise SmokeError(f"a node that joins at the end: {fault}") from fault
+        return Loaded(
+            late=tuple(versions[0] for versions in late if versions),
+            at_end=at_end,
+            end_is_export=smoke_weights.is_export(self._s3, names.checkpoint_bucket, self.last_checkpoint(), directory),
+        )
 
     # --- interruptions
 

@@ -32,6 +32,12 @@ def test_no_task_is_lost_and_a_killed_trainer_resumes(
     found = smoke.run(plan, tmp_path / "smoke", bed.variables, said.append, SHORT)
     assert found["tasks_lost"] == 0
     assert found["resumed_from_step"] in (4, 9, 14)
+    weights = found["weights"]
+    assert weights["anchors"] >= 2, "the tenth version of the first attempt, and what the second one began with"
+    assert weights["joined_late"]
+    at_end = weights["joined_at_end"]
+    assert at_end["whole"] == "anchor"
+    assert at_end["whole_version"] + at_end["deltas"] == at_end["version"] == 15 - found["resumed_from_step"]
     assert (tmp_path / "smoke" / "smoke.png").is_file()
     for line in lines(found):
         proved(f"runtime: {line.strip()}")

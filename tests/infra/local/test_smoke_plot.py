@@ -26,7 +26,7 @@ def test_the_plot_is_a_picture(tmp_path: Path) -> None:
     samples = [(float(second), {"worker-0": 10.0 * second, "worker-1": 4.0 * second}) for second in range(70)]
     record = Record(began=0.0, events=[(20.0, "Spot notice to worker-0"), (40.0, "trainer killed")], samples=samples)
     steps = [
-        Step(at_seconds=float(n), attempt=1, step=n, reward=n / 70, samples=64, groups=(n,), kept=n < 60)
+        Step(at_seconds=float(n), attempt=1, step=n, reward=n / 70, samples=64, groups=(n,), weights=(), kept=n < 60)
         for n in range(2, 66)
     ]
     smoke_plot.plot(tmp_path / "smoke.png", steps, record)
