@@ -170,6 +170,11 @@ def base_variables(plan: Plan) -> dict[str, str]:
     }
 
 
+def gdrcopy(variables: Mapping[str, str]) -> dict[str, str]:
+    """Asks the NVIDIA runtime for /dev/gdrdrv where device-side networking is on, which does not start without it."""
+    return {"NVIDIA_GDRCOPY": "enabled"} if "NCCL_GIN_TYPE" in variables else {}
+
+
 def queued(queue: str) -> dict[str, str]:
     """Labels that put a suspended workload into a Kueue queue, with the priority class of the same name."""
     return {"kueue.x-k8s.io/queue-name": queue, "kueue.x-k8s.io/priority-class": queue}

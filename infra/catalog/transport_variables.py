@@ -104,19 +104,19 @@ _GDA = (
 )
 
 
-def explained(transport: Transport, *, expert_parallel_over_efa: bool) -> tuple[Variable, ...]:
+def explained(transport: Transport, *, deepep_over_efa: bool) -> tuple[Variable, ...]:
     """The variables with their reasons; arguments as in `variables`."""
-    if not expert_parallel_over_efa or transport == "none":
+    if not deepep_over_efa or transport == "none":
         return _NCCL_OVER_EFA
     return (*_NCCL_OVER_EFA, *_DEVICE_SIDE, *(_GDA if transport == "gda" else _PROXY))
 
 
-def variables(transport: Transport, *, expert_parallel_over_efa: bool) -> Mapping[str, str]:
+def variables(transport: Transport, *, deepep_over_efa: bool) -> Mapping[str, str]:
     """Environment of a GPU pod whose pool has EFA interfaces, for that transport.
 
-    NCCL's collectives go over EFA in every case. Device-side networking is configured only when an expert group really
-    crosses nodes: `expert_parallel_over_efa` false, or transport `none`, leaves it out. Do not use this for a pool
-    without EFA: NCCL is told to fail rather than to use TCP.
+    NCCL's collectives go over EFA in every case, an all-to-all of experts among them. Device-side networking is DeepEP's
+    alone, between the nodes of an expert group: `deepep_over_efa` false, or transport `none`, leaves it out. Do not use
+    this for a pool without EFA: NCCL is told to fail rather than to use TCP.
     """
-    chosen = explained(transport, expert_parallel_over_efa=expert_parallel_over_efa)
+    chosen = explained(transport, deepep_over_efa=deepep_over_efa)
     return MappingProxyType({variable.name: variable.value for variable in chosen})

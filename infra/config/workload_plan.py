@@ -136,6 +136,7 @@ def workload_plan(environment: Environment, pools: tuple[PoolPlan, ...], catalog
     trainer = trainer_geometry(
         written.trainer, model, nodes=trainer_pool.size.max, gpus_per_node=trainer_pool.gpus_per_node
     )
+    dispatches = dispatcher(written.trainer, stack)
     checkpoint_gib = (
         model.total_params_b * 1e9 * (BF16_BYTES + OPTIMIZER_BYTES * written.trainer.save_optimizer) / 2**30
     )
@@ -171,7 +172,10 @@ def workload_plan(environment: Environment, pools: tuple[PoolPlan, ...], catalog
                 else None,
                 pods=pods,
                 variables=_variables(
-                    pool, geometry.experts_cross_efa, written.rollout.variables, with_efa=bool(pods.engine.efa)
+                    pool,
+                    written.rollout.variables,
+                    with_efa=bool(pods.engine.efa),
+                    deepep_over_efa=geometry.experts_cross_efa and backend == "deepep_v2",
                 ),
             )
         )
@@ -195,7 +199,7 @@ def workload_plan(environment: Environment, pools: tuple[PoolPlan, ...], catalog
             pool=trainer_pool.name,
             workers=trainer_pool.size.max,
             geometry=trainer,
-            dispatcher=dispatcher(written.trainer, stack),
+            dispatcher=dispatches,
             save_optimizer=written.trainer.save_optimizer,
             checkpoint_gib=checkpoint_gib,
             save_seconds_max=save_seconds_max(checkpoint_gib, trainer_pool.size.max),
@@ -203,9 +207,9 @@ def workload_plan(environment: Environment, pools: tuple[PoolPlan, ...], catalog
             pods=trainer_pods(trainer_pool, catalog.daemonsets),
             variables=_variables(
                 trainer_pool,
-                trainer.experts_cross_efa,
                 written.trainer.variables,
                 with_efa=bool(trainer_pool.efa_per_node),
+                deepep_over_efa=trainer.experts_cross_efa and dispatches == "deepep_v2",
             ),
         ),
         batch=batch,
@@ -241,11 +245,11 @@ def save_seconds_max(checkpoint_gib: float, nodes: int) -> int:
     return max(SAVE_SECONDS_FLOOR, ceil(checkpoint_gib * 1024 / nodes / SAVE_MIB_PER_SECOND))
 
 
-def _variables(pool: PoolPlan, experts_over_efa: bool, extra: Mapping[str, str], *, with_efa: bool) -> dict[str, str]:
+def _variables(pool: PoolPlan, extra: Mapping[str, str], *, with_efa: bool, deepep_over_efa: bool) -> dict[str, str]:
     """The pool's communication variables and the user's own; rules have refused any that both set.
 
     A pod without EFA devices gets none, though its node may have them: NCCL would be told to fail rather than use NVLink
     with a plugin that finds no device.
     """
-    own = variables(pool.transport, expert_parallel_over_efa=experts_over_efa) if with_efa else {}
+    own = variables(pool.transport, deepep_over_efa=deepep_over_efa) if with_efa else {}
     return {**own, **extra}

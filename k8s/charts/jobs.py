@@ -34,7 +34,7 @@ from infra.config.pool_plan import LABEL_DOMAIN, PoolPlan
 from infra.config.workload_plan import RolloutPlan
 from k8s import pods
 from k8s.charts import run_config
-from k8s.charts.trainer_pods import NO_CUDA, gdrcopy
+from k8s.charts.trainer_pods import NO_CUDA
 from k8s.flags.shape import shape
 from k8s.manifest import ManifestFile, Object, component, obj
 from k8s.names import (
@@ -163,7 +163,7 @@ def _on_whole_nodes(
         resources,
         command=["python", "-m", "moerl_runtime", *command],
         args=[*arguments, *last],
-        variables=pods.base_variables(plan) | gdrcopy(variables) | dict(variables),
+        variables=pods.base_variables(plan) | pods.gdrcopy(variables) | dict(variables),
         mounts=[mount for _, mount in attached],
         ports={"rendezvous": RENDEZVOUS_PORT} if meets else None,
         security=pods.rdma(),

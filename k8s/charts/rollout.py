@@ -197,7 +197,7 @@ def _engine(
         rollout.pods.engine,
         command=["python", "-m", "sglang.launch_server"],
         args=command.flags,
-        variables={**pods.base_variables(plan), **command.variables},
+        variables={**pods.base_variables(plan), **pods.gdrcopy(command.variables), **command.variables},
         mounts=[mounts["shm"], mounts["models"] | {"readOnly": True}, mounts["jit"]],
         ports={"engine": ENGINE_PORT} if router else None,
         security=pods.rdma(),

@@ -6,7 +6,7 @@ which the driver loads at import, and the `all` of CUDA images would show every 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
 
@@ -76,7 +76,7 @@ def worker(plan: Plan, name: str, image: str) -> Spec:
         "TRITON_CACHE_DIR": f"{JIT_PATH}/triton",
         "TORCHINDUCTOR_CACHE_DIR": f"{JIT_PATH}/inductor",
         "EP_JIT_CACHE_DIR": f"{JIT_PATH}/deep_ep",
-        **gdrcopy(plan.workload.trainer.variables),
+        **pods.gdrcopy(plan.workload.trainer.variables),
         **plan.workload.trainer.variables,
     }
     container = pods.container(
@@ -234,11 +234,6 @@ def _ray_health(plan: Plan) -> dict[str, str]:
         "RAY_health_check_timeout_ms": str(HEALTH_TIMEOUT_SECONDS * 1000),
         "RAY_health_check_failure_threshold": str(ceil(window / (HEALTH_PERIOD_SECONDS + HEALTH_TIMEOUT_SECONDS))),
     }
-
-
-def gdrcopy(variables: Mapping[str, str]) -> dict[str, str]:
-    """Asks the NVIDIA runtime for /dev/gdrdrv where device-side networking is on, which does not start without it."""
-    return {"NVIDIA_GDRCOPY": "enabled"} if "NCCL_GIN_TYPE" in variables else {}
 
 
 def _probes(plan: Plan, *urls: str) -> Spec:

@@ -8,6 +8,7 @@ import pytest
 
 from infra.catalog.transport_variables import variables
 
+DEVICE_SIDE = {"NCCL_GIN_TYPE", "NCCL_SYM_GIN_KERNELS_ENABLE", "NCCL_CUMEM_ENABLE", "EP_REUSE_NCCL_COMM"}
 R, P5, P6, S = "reference-p5en", "p5", "p6-b200", "starter-p5en"
 
 
@@ -52,20 +53,31 @@ def test_every_rollout_pool_has_its_own_engines(planned) -> None:
 )
 def test_pods_get_the_variables_of_their_pools_transport(base, changes, transport, planned) -> None:
     (rollout,) = planned(base, changes).workload.rollouts
-    assert rollout.variables == variables(transport, expert_parallel_over_efa=True)
+    assert rollout.variables == variables(transport, deepep_over_efa=True)
     assert rollout.variables["NCCL_GIN_TYPE"] == {"gda": "5", "proxy": "2"}[transport]
 
 
 def test_device_side_networking_is_set_only_where_experts_cross_nodes(planned) -> None:
     workload = planned(S).workload
-    assert workload.trainer.geometry.experts_cross_efa
-    assert "NCCL_GIN_TYPE" in workload.trainer.variables
     (rollout,) = workload.rollouts
     assert not rollout.geometry.experts_cross_efa
-    assert "NCCL_GIN_TYPE" not in rollout.variables
+    assert rollout.variables == variables("gda", deepep_over_efa=False)
+    assert not DEVICE_SIDE & rollout.variables.keys()
     assert rollout.variables["NCCL_NET"] == "Libfabric"
     assert workload.experts_over_efa == ("trainer",)
     assert planned(R).workload.experts_over_efa == ("trainer", "rollout")
+
+
+def test_experts_that_cross_nodes_without_deepep_do_so_over_nccl_alone(planned) -> None:
+    trainer = planned(R).workload.trainer
+    assert trainer.geometry.experts_cross_efa
+    assert trainer.dispatcher == "alltoall"
+    assert trainer.variables == variables("gda", deepep_over_efa=False)
+    (rollout,) = planned(R, {"workload.rollout.backend": "none"}).workload.rollouts
+    assert rollout.geometry.experts_cross_efa
+    assert rollout.variables == variables("gda", deepep_over_efa=False)
+    assert not DEVICE_SIDE & (trainer.variables.keys() | rollout.variables.keys())
+    assert trainer.variables["NCCL_NET"] == rollout.variables["NCCL_NET"] == "Libfabric"
 
 
 def test_a_pool_without_efa_gets_no_communication_variable_that_would_fail_on_it(planned) -> None:

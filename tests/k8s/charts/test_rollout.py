@@ -210,6 +210,15 @@ def test_every_agent_of_a_spot_pool_looks_for_a_rebalance_recommendation_that_th
             assert parsed.rebalance is expected
 
 
+@pytest.mark.parametrize(("changes", "asked"), [({}, "enabled"), ({"workload.rollout.backend": "none"}, None)])
+def test_gdrcopy_comes_with_device_side_networking(changes: dict[str, Any], asked: str | None) -> None:
+    for _, pod in pods_of(plan_of("reference-p5en", changes)):
+        for name in ("preflight", "engine"):
+            variables = {item["name"]: item.get("value") for item in part(pod, name)["env"]}
+            assert variables.get("NVIDIA_GDRCOPY") == asked
+            assert ("NCCL_GIN_TYPE" in variables) == (asked is not None)
+
+
 def test_kernels_are_cached_per_image_and_models_are_not() -> None:
     def paths(image: str) -> set[str]:
         (fleet,) = rollout.objects(plan_of("starter-p5en"), image=image)

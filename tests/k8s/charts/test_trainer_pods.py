@@ -154,10 +154,10 @@ def test_ranks_have_the_transport_of_the_plan(name) -> None:
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
 
 
-def test_gdrcopy_comes_with_device_side_networking() -> None:
-    assert env(worker(plan_of(R))["containers"][0])["NVIDIA_GDRCOPY"] == "enabled"
-    inside = {"workload.trainer.expert_parallel": 8}
-    assert "NVIDIA_GDRCOPY" not in env(worker(plan_of(S, inside))["containers"][0])
+def test_a_trainer_without_deepep_between_nodes_asks_for_no_device_side_networking() -> None:
+    plan = plan_of(R)
+    assert plan.workload.trainer.geometry.experts_cross_efa
+    assert not {"NCCL_GIN_TYPE", "EP_REUSE_NCCL_COMM", "NVIDIA_GDRCOPY"} & env(worker(plan)["containers"][0]).keys()
 
 
 def test_one_worker_a_node() -> None:

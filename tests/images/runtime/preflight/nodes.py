@@ -63,7 +63,7 @@ def document(type_name: str, changes: Changes | None = None) -> Document:
 
 
 def wanted(
-    type_name: str, pool: str = "trainer", *, whole_node: bool = True, changes: Changes | None = None
+    type_name: str, pool: str = "rollout", *, whole_node: bool = True, changes: Changes | None = None
 ) -> Expected:
     return expected(document(type_name, changes), pool, whole_node=whole_node)
 

@@ -161,7 +161,7 @@ def test_each_fault_has_its_own_cause(fault: str, tmp_path: Path) -> None:
 
 
 def test_shared_memory_and_huge_pages_of_the_pod_count_not_those_of_the_node(tmp_path: Path) -> None:
-    needs = wanted("p5en")
+    needs = wanted("p5en", "trainer")
     node = healthy(tmp_path, "p5en", needs)
     assert causes(checks_of(node, needs, shm_mib=64)) == ["shared-memory"]
     node.write("proc/meminfo", "HugePages_Free: 100\nHugepagesize: 2048 kB\n")
@@ -257,7 +257,7 @@ def test_what_several_nodes_show_is_said_as_it_was_proven_or_not() -> None:
 
 def test_pods_that_work_alone_or_without_efa_have_nothing_to_prove_between_nodes() -> None:
     without = {"pools.trainer.efa": False, "workload.trainer.expert_parallel": 8}
-    for needs in (wanted("p5en", "system"), wanted("p6-b200", "rollout"), wanted("p5en", changes=without)):
+    for needs in (wanted("p5en", "system"), wanted("p6-b200", "rollout"), wanted("p5en", "trainer", changes=without)):
         assert needs.together_nodes == 1
         assert between_nodes(needs, None).status == "skipped"
         assert "alone" in between_nodes(needs, None).found
