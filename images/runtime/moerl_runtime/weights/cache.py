@@ -18,9 +18,8 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from moerl_runtime import protocol
+from moerl_runtime import disk, protocol
 from moerl_runtime.faults import RuntimeFault
-from moerl_runtime.weights.transfer import sync
 
 POLICY = "policy"
 LOCK_NAME = ".lock"
@@ -37,7 +36,7 @@ def version_path(models: Path, attempt: protocol.Attempt, version: int) -> Path:
 
 
 def hidden(path: Path, kind: str) -> Path:
-    """The name beside it under which it is made (`partial`) or removed (`trash`)."""
+    """The name beside it under which it is downloaded (`whole`, `deltas`), made (`partial`) or removed (`trash`)."""
     return path.with_name(f".{path.name}.{kind}")
 
 
@@ -88,11 +87,11 @@ def holding(directory: Path) -> Iterator[Path]:
 
 def finish(made: Path, path: Path) -> None:
     """Gives a complete directory its name, in the place of what has that name."""
-    sync(made)
+    disk.sync(made)
     if path.exists():
         discard(path)
     made.replace(path)
-    sync(path.parent)
+    disk.sync(path.parent)
 
 
 def discard(path: Path) -> None:
@@ -115,7 +114,7 @@ def evict(models: Path, *, keep: int, spare: Collection[Path] = ()) -> list[Path
     Returns what it removed."""
     every = versions(models)
     removed = []
-    for path in every[: len(every) - keep] if keep else every:
+    for path in every[: max(0, len(every) - keep)]:
         if path not in spare and _discard_unless_held(path):
             removed.append(path)
     return removed

@@ -23,8 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from moerl_runtime import disk
 from moerl_runtime.faults import RuntimeFault
-from moerl_runtime.weights import codecs, safetensors, transfer
+from moerl_runtime.weights import codecs, safetensors
 from moerl_runtime.weights.safetensors import INDEX_NAME, Tensor
 
 Encoding = Literal["xor", "overwrite"]
@@ -167,7 +168,7 @@ def apply(start: Path, deltas: Sequence[Path], target: Path, *, workers: int = 4
     try:
         for future in [pool.submit(change, name) for name in steps]:
             future.result()
-        for future in [pool.submit(transfer.sync, target / file) for file in sorted(changed)]:
+        for future in [pool.submit(disk.sync, target / file) for file in sorted(changed)]:
             future.result()
     finally:
         pool.shutdown(cancel_futures=True)
@@ -274,7 +275,7 @@ def _place(source: Path, target: Path, *, own: bool) -> None:
             return
     _clone(source, target)
     if not own:
-        transfer.sync(target)
+        disk.sync(target)
 
 
 def _clone(source: Path, target: Path) -> None:

@@ -157,11 +157,12 @@ def _make(
     if route.whole is not None:
         start = cache.version_path(models, route.whole.of, route.whole.version)
     partial, parts = cache.hidden(target, "partial"), cache.hidden(target, "deltas")
-    begun = {parts, cache.hidden(start, "partial")} if start is not None else {parts}
-    cache.clean(models, spare=begun if route.deltas else begun | {partial})
+    # Downloads go on where a killed process left them. What it was applying deltas to does not: half of that is older weights.
+    begun = {parts, cache.hidden(start, "whole")} if start is not None else {parts}
+    cache.clean(models, spare=begun)
     _make_room(route, start, models=models, keep=keep, free_bytes=free_bytes)
     if route.whole is not None and route.whole_key is not None and start is not None:
-        half = cache.hidden(start, "partial")
+        half = cache.hidden(start, "whole")
         half.mkdir(exist_ok=True)
         prefix = manifest.folder_of(route.whole_key)
         transfer.download(s3, bucket, prefix, half, route.whole.files, workers=workers)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from moerl_runtime import store
+from moerl_runtime import disk, store
 from moerl_runtime.faults import RuntimeFault
 from moerl_runtime.plan import Node
 from moerl_runtime.weights import cache, manifest, transfer
@@ -95,7 +95,7 @@ def fetch(
             )
         begun = clock()
         read = transfer.download(s3, bucket, prefix_of(name), half, model.files, workers=workers, report=report)
-        transfer.sync(half / LISTING_NAME)
+        disk.sync(half / LISTING_NAME)
         cache.finish(half, target)
         report(f"weights: {name}, {read / 2**30:.2f} GiB read, {clock() - begun:.1f} s")
     return target
@@ -104,7 +104,7 @@ def fetch(
 def adopt(directory: Path, target: Path, model: Model) -> None:
     """Gives a directory that was made here, and is that model, the name under which a fetch looks for it."""
     (directory / LISTING_NAME).write_text(manifest.encode(model), encoding="utf-8")
-    transfer.sync(directory / LISTING_NAME)
+    disk.sync(directory / LISTING_NAME)
     cache.finish(directory, target)
 
 

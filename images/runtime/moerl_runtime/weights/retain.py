@@ -11,17 +11,16 @@ machine's clock is compared with another's.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from moerl_runtime import protocol, store
-from moerl_runtime.faults import InputFault, RuntimeFault
+from moerl_runtime.faults import InputFault
 from moerl_runtime.weights import manifest, pointer
 from moerl_runtime.weights.manifest import ANCHOR_FOLDER, Manifest
 
 REPORT_SECONDS = 600.0
 REPORT_AGE_SECONDS = 3 * REPORT_SECONDS
-DELETE_BATCH = 1000
 LOADED_FOLDER = "loaded/"
 
 
@@ -174,7 +173,7 @@ def _prune_attempt(
             continue
         key = _key(weights_prefix, attempt, form)
         store.delete(s3, bucket, key)
-        _delete(s3, bucket, (other for other in keys[form] if other != key))
+        store.delete_all(s3, bucket, [other for other in keys[form] if other != key])
         removed.append(manifest.folder_of(key))
     return removed
 
@@ -206,12 +205,3 @@ def _key(weights_prefix: str, attempt: protocol.Attempt, form: Form) -> str:
 
 def _form(key: str) -> Form:
     return Form(manifest.version_of(key), anchor=manifest.folder_of(key).endswith(f"/{ANCHOR_FOLDER}"))
-
-
-def _delete(s3: store.S3Client, bucket: str, keys: Iterable[str]) -> None:
-    left = list(keys)
-    for start in range(0, len(left), DELETE_BATCH):
-        batch = [{"Key": key} for key in left[start : start + DELETE_BATCH]]
-        answer = s3.delete_objects(Bucket=bucket, Delete={"Objects": batch, "Quiet": True})
-        for refused in answer.get("Errors", ()):
-            raise RuntimeFault("weights", refused["Key"], f"was not deleted: {refused.get('Code')}", "Prune again.")

@@ -7,7 +7,6 @@ and one kind of error for what broke off, since theirs are neither botocore's no
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from boto3.exceptions import Boto3Error
 from boto3.s3.transfer import TransferConfig
 from botocore.exceptions import ClientError
 
-from moerl_runtime import store
+from moerl_runtime import disk, store
 from moerl_runtime.faults import RuntimeFault
 from moerl_runtime.weights.manifest import CHUNK_BYTES, File, difference
 
@@ -112,20 +111,11 @@ def download(
             raise RuntimeFault(
                 "download", prefix + file.name, wrong, "Publish it anew: what is stored is not the listing."
             )
-        sync(partial)
+        disk.sync(partial)
         partial.replace(path)
         return file.size_bytes
 
     return sum(_all(one, files, workers, prefix, report))
-
-
-def sync(path: Path) -> None:
-    """What has its final name must survive a reboot of the node, whole."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -117,6 +118,36 @@ def test_killed_around_every_step_on_the_disk_the_next_call_repairs(
     for version in cache.versions(node.models):
         assert state_of(version) == trainer.states[int(version.name)]
     assert state_of(node.bring(S3(service), at(trainer, 5))) == trainer.states[5]
+
+
+@pytest.mark.parametrize("step", ["_place", "_change"])
+@pytest.mark.parametrize("moved_to", [3, 4, 5, 6])
+def test_killed_inside_the_deltas_no_later_version_holds_what_was_half_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, moved_to: int
+) -> None:
+    """The pointer moves on meanwhile, to a version whose anchor is the one that was being made."""
+    service, trainer = published(tmp_path, 6)
+    real = getattr(fetch.delta, step)
+    for survived in range(4):
+        node = Node(tmp_path / f"{survived}")
+        node.bring(S3(service), at(trainer, 2))
+        left = survived
+
+        def dies(*arguments: Any, **named: Any) -> None:
+            nonlocal left
+            if left == 0:
+                raise Crash
+            left -= 1
+            real(*arguments, **named)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(fetch.delta, step, dies)
+            with suppress(Crash):
+                node.bring(S3(service), at(trainer, 3), workers=1)
+        for version in (moved_to, 3):
+            assert state_of(node.bring(S3(service), at(trainer, version))) == trainer.states[version]
+        for path in cache.versions(node.models):
+            assert state_of(path) == trainer.states[int(path.name)]
 
 
 def test_what_was_downloaded_before_a_kill_is_not_read_again(tmp_path: Path) -> None:
