@@ -190,7 +190,9 @@ class Checkpoints(Part):
 
 class Kv(Part):
     backend: Literal["mooncake", "nixl"]
+    """What would move KV caches from one engine to another."""
     protocol: Literal["efa", "rdma", "tcp"] = "efa"
+    """What it would move them over; EFA has no verbs for `rdma`."""
 
 
 class TrainerWorkload(Part):
@@ -228,7 +230,8 @@ class RolloutWorkload(Part):
     backend: Literal["none", "deepep", "deepep_v2", "mooncake"] | None = None
     """All-to-all backend of the MoE layers; derived from stack and expert parallelism when absent."""
     kv_transfer: Kv | None = None
-    """Disaggregated prefill/decode; judged and not rendered, since engines here do both."""
+    """Changes nothing, and a warning says so: it is for engines that split prefill and decode, and engines here do both. What
+    could not work on EFA is refused."""
     router: bool = False
     """Engines behind one address, a router, for clients that need one; on stable capacity only."""
     drain_on_rebalance: bool = False

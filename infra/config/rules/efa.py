@@ -93,5 +93,5 @@ def kv_protocol(context: Context) -> Iterator[Finding]:
             "workload.rollout.kv_transfer.protocol",
             "rdma",
             f"{kv.backend} would open InfiniBand verbs that EFA does not have, and crash at the first transfer",
-            "Write `protocol: efa`.",
+            "Write `protocol: efa`, or remove kv_transfer, which changes nothing here.",
         )

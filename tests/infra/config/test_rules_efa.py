@@ -89,7 +89,7 @@ FAULTS = [
             f"{KV}.protocol",
             "rdma",
             f"{backend} would open InfiniBand verbs that EFA does not have",
-            "`protocol: efa`",
+            "`protocol: efa`, or remove kv_transfer",
         )
         for backend in ("mooncake", "nixl")
     ),
