@@ -1,13 +1,14 @@
 """S3 as this package uses it: whole small objects, and writes that only one of two racing writers can win.
 
 `put_new` succeeds once per key (If-None-Match), `replace` only on the version that was read (If-Match). S3 answers 412 to
-the loser and 409 to a request that raced it; both mean `lost`. boto3 retries throttles and 5xx by itself, and a retried
-conditional write whose first answer was lost looks like a defeat: callers that must know compare what is stored.
+the loser. It answers 409 to a write that met another one under way, which may itself come to nothing: that is no defeat, and
+the write is sent again until one of them is decided. boto3 retries throttles and 5xx by itself, and a retried conditional
+write whose first answer was lost looks like a defeat: callers that must know compare what is stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -17,12 +18,19 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-LOST = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
+from moerl_runtime.faults import RuntimeFault
+
+LOST = frozenset({"PreconditionFailed", "412"})
+UNDECIDED = frozenset({"ConditionalRequestConflict", "409"})
 ABSENT = frozenset({"NoSuchKey", "404", "NotFound"})
 DENIED = frozenset({"AccessDenied", "403"})
 UNCHANGED = frozenset({"304", "NotModified"})
 ATTEMPTS = 10
 CONNECTIONS = 64
+CONFLICTS_MAX = 16
+"""Undecided answers in a row to one write before they count as an error. No racer takes that many round trips."""
+DELETED_AT_ONCE = 1000
+"""S3's own limit for one request."""
 
 S3Client = Any
 
@@ -88,6 +96,17 @@ def delete(s3: S3Client, bucket: str, key: str) -> None:
     s3.delete_object(Bucket=bucket, Key=key)
 
 
+def delete_all(s3: S3Client, bucket: str, keys: Sequence[str]) -> None:
+    """Deletes the objects, many a request. Raises RuntimeFault for one that S3 kept, after those of the requests before."""
+    for start in range(0, len(keys), DELETED_AT_ONCE):
+        batch = [{"Key": key} for key in keys[start : start + DELETED_AT_ONCE]]
+        answer = s3.delete_objects(Bucket=bucket, Delete={"Objects": batch, "Quiet": True})
+        for kept in answer.get("Errors", ()):
+            raise RuntimeFault(
+                "object", f"s3://{bucket}/{kept['Key']}", f"was not deleted: {kept.get('Code')}", "Prune again."
+            )
+
+
 def keys(s3: S3Client, bucket: str, prefix: str, *, after: str = "") -> Iterator[str]:
     """Keys below a prefix, in order."""
     start = {"StartAfter": after} if after else {}
@@ -121,13 +140,17 @@ def code(error: ClientError) -> str:
 
 
 def _conditional(s3: S3Client, bucket: str, key: str, body: str | bytes, **condition: str) -> str | None:
-    try:
-        return str(s3.put_object(Bucket=bucket, Key=key, Body=_bytes(body), **condition)["ETag"])
-    except ClientError as error:
-        # If-Match on a key that is gone answers 404.
-        if code(error) in LOST | ABSENT:
-            return None
-        raise
+    conflicts = 0
+    while True:
+        try:
+            return str(s3.put_object(Bucket=bucket, Key=key, Body=_bytes(body), **condition)["ETag"])
+        except ClientError as error:
+            # If-Match on a key that is gone answers 404.
+            if code(error) in LOST | ABSENT:
+                return None
+            conflicts += 1
+            if code(error) not in UNDECIDED or conflicts > CONFLICTS_MAX:
+                raise
 
 
 def _bytes(body: str | bytes) -> bytes:
