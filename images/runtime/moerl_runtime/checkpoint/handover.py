@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from moerl_runtime import disk
 from moerl_runtime.checkpoint.layout import Position
 from moerl_runtime.faults import InputFault, RuntimeFault
 from moerl_runtime.protocol import Attempt, decode, encode
@@ -207,16 +208,7 @@ def write(path: Path, body: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     beside.replace(path)
-    sync_directory(path.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Makes renames in it last."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    disk.sync(path.parent)
 
 
 def _path(directory: Path, kind: str, position: Position) -> Path:

@@ -13,12 +13,9 @@ from dataclasses import dataclass
 from moerl_runtime import lease, store
 from moerl_runtime.checkpoint import layout, resolve
 from moerl_runtime.checkpoint.layout import Position
-from moerl_runtime.faults import InputFault, RuntimeFault
+from moerl_runtime.faults import InputFault
 from moerl_runtime.protocol import Attempt
 from moerl_runtime.store import S3Client
-
-DELETED_AT_ONCE = 1000
-"""S3's own limit for one request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,13 +94,8 @@ def unpin(s3: S3Client, bucket: str, prefix: str, run: str, position: Position) 
 
 def _delete_below(s3: S3Client, bucket: str, below: str, *, dry_run: bool) -> int:
     keys = list(store.keys(s3, bucket, below))
-    if dry_run:
-        return len(keys)
-    for start in range(0, len(keys), DELETED_AT_ONCE):
-        batch = [{"Key": key} for key in keys[start : start + DELETED_AT_ONCE]]
-        answer = s3.delete_objects(Bucket=bucket, Delete={"Objects": batch, "Quiet": True})
-        for error in answer.get("Errors", ()):
-            raise RuntimeFault("object", error["Key"], f"was not deleted: {error['Code']}", "Prune again.")
+    if not dry_run:
+        store.delete_all(s3, bucket, keys)
     return len(keys)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
 
+from moerl_runtime import disk
 from moerl_runtime.checkpoint import handover, layout, listing, resolve
 from moerl_runtime.checkpoint.layout import File, files_of
 from moerl_runtime.checkpoint.resolve import Checkpoint
@@ -55,7 +56,7 @@ def restore(
     scratch = directory.resolve().parent
     handover.clear(directory)
     (directory / handover.TRACKER_NAME).unlink(missing_ok=True)
-    handover.sync_directory(directory)
+    disk.sync(directory)
     wanted = () if chosen is None else files_of(chosen.complete)
     staging = scratch / STAGING_NAME
     if chosen is not None:
@@ -81,7 +82,7 @@ def restore(
             target.parent.mkdir(parents=True, exist_ok=True)
             (staged / file.name).replace(target)
         for folder in {(scratch / file.name).parent for file in wanted}:
-            handover.sync_directory(folder)
+            disk.sync(folder)
     else:
         _clean(directory, scratch, set())
     shutil.rmtree(staging, ignore_errors=True)

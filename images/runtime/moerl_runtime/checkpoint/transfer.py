@@ -21,7 +21,7 @@ from awscrt import checksums
 from awscrt.exceptions import AwsCrtError
 from botocore.exceptions import BotoCoreError, ClientError
 
-from moerl_runtime import store
+from moerl_runtime import disk, store
 from moerl_runtime.checkpoint.crt import ALGORITHM, PART_BYTES, Native
 from moerl_runtime.checkpoint.layout import File
 from moerl_runtime.store import S3Client
@@ -103,11 +103,7 @@ def download(moves: Moves, key: str, file: File, path: Path) -> None:
     if not is_at(beside, file, moves):
         beside.unlink()
         raise Damaged(f"s3://{moves.bucket}/{key} is not the file that was committed as {file.name}")
-    descriptor = os.open(beside, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    disk.sync(beside)
     beside.replace(path)
 
 
@@ -252,7 +248,7 @@ def _send_parts(moves: Moves, key: str, path: Path, file: File, parts: list[Part
 
 
 def _stored_parts(moves: Moves, key: str, upload_id: str) -> dict[int, tuple[int, str, str]]:
-    """Number to (size, checksum, ETag) of the parts that S3 has; none where the upload is gone."""
+    """Number to (size, checksum, ETag) of the parts that S3 has."""
     pages = moves.s3.get_paginator("list_parts").paginate(Bucket=moves.bucket, Key=key, UploadId=upload_id)
     return {
         entry["PartNumber"]: (entry["Size"], entry.get("ChecksumCRC64NVME", ""), entry["ETag"])

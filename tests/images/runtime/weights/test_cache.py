@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -39,6 +40,15 @@ def test_killed_while_it_removes_a_version_no_half_of_it_is_left_under_its_name(
     assert cache.versions(tmp_path) == []
     cache.clean(tmp_path)
     assert list(path.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize(("keep", "left"), [(0, []), (1, [3]), (2, [2, 3]), (3, [1, 2, 3]), (5, [1, 2, 3])])
+def test_the_newest_are_kept_and_no_more_than_there_are(tmp_path: Path, keep: int, left: list[int]) -> None:
+    paths = [version(tmp_path, number) for number in (1, 2, 3)]
+    for age, path in enumerate(reversed(paths)):
+        os.utime(path, (1_000 - age, 1_000 - age))
+    assert cache.evict(tmp_path, keep=keep) == paths[: 3 - len(left)]
+    assert cache.versions(tmp_path) == [paths[number - 1] for number in left]
 
 
 def test_a_new_directory_takes_the_place_of_an_old_one_as_a_whole(tmp_path: Path) -> None:
