@@ -132,6 +132,8 @@ def _job(plan: Plan) -> Table:
         f" {geometry.expert_parallel} over {geometry.expert_group_nodes} node(s) by {trainer.dispatcher};"
         f" about {geometry.gpu_memory_gib:.0f} GiB a GPU before activations",
     )
+    fabric = f"proven among {trainer.workers} nodes" if trainer.prove_fabric else "not proven"
+    table.add_row("  links between nodes", f"{fabric} before a start")
     for rollout in workload.rollouts:
         engine = rollout.geometry
         table.add_row(

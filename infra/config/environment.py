@@ -212,6 +212,9 @@ class TrainerWorkload(Part):
     """False makes checkpoints that cannot be resumed."""
     gates: bool = True
     """False lets a run end well whose last batches all repeat, are cut off or have no reward above the lowest."""
+    prove_fabric: bool = True
+    """False starts a run on links between its nodes that nobody has tried: each worker otherwise waits for the others and
+    proves NCCL, and DeepEP where it crosses nodes, over EFA first."""
     flags: dict[FlagName, bool | int | float | str] = {}
     """Further flags of the RL framework, without dashes: learning rate, batch, losses. `true` is a bare flag, `false` takes
     a default one away; flags that follow from the rest of this file are refused. `rollout-batch-size` is large enough to

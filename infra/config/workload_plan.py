@@ -53,6 +53,8 @@ class TrainerPlan:
     """One checkpoint: BF16 weights, and the optimizer's FP32 master weights and moments where they are saved."""
     save_seconds_max: int
     """Longest stall to expect of a save; health windows and communication timeouts are not shorter."""
+    prove_fabric: bool
+    """Whether workers prove the links between their nodes before the gang starts; False for one node, and without EFA."""
     flags: Mapping[str, bool | int | float | str]
     """Flags of the framework as the file has them; the others follow from the plan."""
     pods: TrainerPods
@@ -203,6 +205,7 @@ def workload_plan(environment: Environment, pools: tuple[PoolPlan, ...], catalog
             save_optimizer=written.trainer.save_optimizer,
             checkpoint_gib=checkpoint_gib,
             save_seconds_max=save_seconds_max(checkpoint_gib, trainer_pool.size.max),
+            prove_fabric=written.trainer.prove_fabric and trainer_pool.size.max > 1 and trainer_pool.efa_per_node > 0,
             flags=written.trainer.flags,
             pods=trainer_pods(trainer_pool, catalog.daemonsets),
             variables=_variables(

@@ -36,6 +36,12 @@ def test_at_80_columns_nothing_is_cut_off(name: str) -> None:
         assert len(line.rstrip()) <= 80 or line.startswith(("warning ", "fault "))
 
 
+def test_whether_links_are_proven_before_a_start_is_shown() -> None:
+    assert "proven among 16 nodes before a start" in words(shown(plan_of("reference-p5en")))
+    off = plan_of("reference-p5en", {"workload.trainer.prove_fabric": False})
+    assert "not proven before a start" in words(shown(off))
+
+
 def test_the_longest_names_cost_no_number() -> None:
     """Pool names of 24 characters, long type names and a long zone: the name is folded, all else is whole."""
     text = (ROOT / "environments/p6-b200.yaml").read_text(encoding="utf-8").replace("us-west-2", "ap-southeast-2")

@@ -29,6 +29,19 @@ def test_gates_are_enforced_unless_the_file_says_otherwise(planned) -> None:
     assert off == replace(planned(S).workload.gates, enforced=False)
 
 
+@pytest.mark.parametrize(
+    ("changes", "proven"),
+    [
+        ({}, True),
+        ({"workload.trainer.prove_fabric": False}, False),
+        ({"pools.trainer.nodes": 1, "workload.trainer.expert_parallel": 8}, False),
+        ({"pools.trainer.efa": False, "workload.trainer.expert_parallel": 8}, False),
+    ],
+)
+def test_links_are_proven_before_a_run_where_there_are_any(changes, proven, planned) -> None:
+    assert planned("starter-p5en", changes).workload.trainer.prove_fabric is proven
+
+
 def test_a_lost_node_takes_its_whole_engine(planned) -> None:
     assert [rollout.lost_with_one_node for rollout in planned(R).workload.rollouts] == [2]
     assert [rollout.lost_with_one_node for rollout in planned(S).workload.rollouts] == [1]
