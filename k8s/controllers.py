@@ -32,6 +32,8 @@ from k8s.names import RUN_NAMESPACE
 JOIN_MINUTES = 30
 """From admission to a started container: a new GPU node takes ten minutes to join, the image is tens of GiB, and preflight
 compiles kernels."""
+FABRIC_MINUTES = 12
+"""The longest that workers prove the links between their nodes, once the last one has come; a minute or two as a rule."""
 READ_MIB_PER_SECOND = 2_048
 """Of one node from S3, with room to spare: a quarter of what a p5en's 100 Gbit/s carry."""
 REQUEUES = 3
@@ -89,11 +91,12 @@ def kueue(plan: Plan) -> Values:
 
 
 def pods_ready_minutes(plan: Plan) -> int:
-    """From admission to every pod ready. Trainer pods first fetch two forms of the model and the last checkpoint, and a
-    timeout that is shorter than that would start a large run again and again without a step."""
+    """From admission to every pod ready. Trainer pods first fetch two forms of the model and the last checkpoint and prove
+    their links, and a timeout that is shorter than that would start a large run again and again without a step."""
     weights_gib = CATALOG.models[plan.workload.model].total_params_b * 1e9 * BF16_BYTES / 2**30
     read_gib = 2 * weights_gib + plan.workload.trainer.checkpoint_gib
-    return JOIN_MINUTES + ceil(read_gib * 1024 / READ_MIB_PER_SECOND / 60)
+    fabric = FABRIC_MINUTES if plan.workload.trainer.prove_fabric else 0
+    return JOIN_MINUTES + ceil(read_gib * 1024 / READ_MIB_PER_SECOND / 60) + fabric
 
 
 def kueue_configuration(plan: Plan) -> Values:

@@ -1,7 +1,8 @@
 """Jobs that people start: prepare, preflight, NCCL and DeepEP tests, smoke. One file each below `jobs/`.
 
 They are created, not applied, like the trainer (`kubectl create -f`; `kubectl replace --force -f` runs one again). All wait
-in the batch queue. A job on several nodes is an Indexed Job, one whole node a pod, which meet at the first one's name.
+in the batch queue. A job on several nodes is an Indexed Job, one whole node a pod, which meet at the first one's name; those
+of preflight, each of which has a verdict of its own, find each other as the trainer's workers do.
 
 What the image is started with:
 
@@ -9,8 +10,9 @@ What the image is started with:
         BF16 model from the hub, FP8 and torch_dist made of it, all of them to the bucket's models/ prefix; what is there and
         complete is left alone. The flags are the model's shape, for the framework's conversion. The hub token comes from the
         secret that plan.json names, never from a file.
-    preflight node --pool POOL
-        node and image, as in every trainer pod; the job proves all nodes of a pool before a run is created
+    preflight node --pool POOL [--service NAME:PORT --nodes N]
+        node and image, as in every trainer pod, then the links between all nodes of the trainer or of one engine; the job
+        proves a pool before a run is created
     bench nccl --pool POOL --rendezvous HOST:PORT --nodes N
         all-reduce, all-to-all, and send-receive, which alone shows a missing EFA device
     bench deepep --pool POOL --rendezvous HOST:PORT --nodes N
@@ -33,7 +35,7 @@ from infra.config.pod_plan import PodResources
 from infra.config.pool_plan import LABEL_DOMAIN, PoolPlan
 from infra.config.workload_plan import RolloutPlan
 from k8s import pods
-from k8s.charts import run_config
+from k8s.charts import meeting, run_config
 from k8s.charts.trainer_pods import NO_CUDA
 from k8s.flags.shape import shape
 from k8s.manifest import ManifestFile, Object, component, obj
@@ -50,7 +52,6 @@ from k8s.pods import Spec
 
 FOLDER = "jobs"
 JOB_LABEL = f"{LABEL_DOMAIN}/job"
-RENDEZVOUS_PORT = 29_500
 KEEP_SECONDS = 7 * 24 * 3600
 """A finished job and its logs stay for a week."""
 GRACE_SECONDS = 30
@@ -87,48 +88,54 @@ def _prepare(plan: Plan, pool: PoolPlan, image: str) -> tuple[Object, ...]:
         nodes,
         image,
         command=["weights", "prepare"],
-        arguments=["--below", MODELS_PATH],
-        last=["--", *(text for name, values in flags.items() for text in (f"--{name}", *values))],
+        arguments=[
+            *("--below", MODELS_PATH, *meeting.by_first_pod(PREPARE, nodes), "--"),
+            *(text for name, values in flags.items() for text in (f"--{name}", *values)),
+        ],
         variables=plan.workload.trainer.variables,
         owner=PREPARE,
         deadline_seconds=12 * HOUR,
-        meets=True,
+        together=True,
         extra=[(models, models_mount)],
     )
 
 
 def _preflight(plan: Plan, pool: PoolPlan, nodes: int, variables: Mapping[str, str], image: str) -> tuple[Object, ...]:
-    """One pod a node, each judged by itself, so that one run names every bad node."""
+    """One pod a node, each judged by itself, so that one run names every bad node; then all that are to work together."""
+    name = f"preflight-{pool.name}"
+    several = nodes > 1 and plan.workload.node_jobs[pool.name].efa > 0
     return _on_whole_nodes(
         plan,
-        f"preflight-{pool.name}",
+        name,
         pool,
         nodes,
         image,
         command=["preflight", "node"],
-        arguments=["--pool", pool.name],
+        arguments=["--pool", pool.name, *(meeting.by_service(name, nodes) if several else ())],
         variables=variables,
         owner=PREFLIGHT,
         deadline_seconds=HOUR,
-        meets=False,
+        together=False,
+        meets=several,
     )
 
 
 def _bench(
     plan: Plan, kind: str, pool: PoolPlan, nodes: int, variables: Mapping[str, str], image: str
 ) -> tuple[Object, ...]:
+    name = f"{kind}-{pool.name}"
     return _on_whole_nodes(
         plan,
-        f"{kind}-{pool.name}",
+        name,
         pool,
         nodes,
         image,
         command=["bench", kind],
-        arguments=["--pool", pool.name],
+        arguments=["--pool", pool.name, *meeting.by_first_pod(name, nodes)],
         variables=variables,
         owner=PREFLIGHT,
         deadline_seconds=HOUR,
-        meets=True,
+        together=True,
     )
 
 
@@ -144,67 +151,48 @@ def _on_whole_nodes(
     variables: Mapping[str, str],
     owner: str,
     deadline_seconds: int,
-    meets: bool,
+    together: bool,
+    meets: bool = True,
     extra: Sequence[tuple[Spec, Spec]] = (),
-    last: Sequence[str] = (),
 ) -> tuple[Object, ...]:
-    """An Indexed Job of `nodes` pods, and the headless Service under which they meet where they do. Arguments `last` come
-    after those of the meeting."""
+    """An Indexed Job of `nodes` pods, and the headless Service under which they meet where they do. `together` is false where
+    each has a verdict of its own."""
     resources = plan.workload.node_jobs[pool.name]
     attached = [run_config.volume(), pods.shm(resources), *extra]
     if resources.huge_pages_mib:
         attached.append(pods.huge_pages())
-    if meets:
-        first = f"{name}-0.{name}.{RUN_NAMESPACE}.svc"
-        arguments = [*arguments, "--rendezvous", f"{first}:{RENDEZVOUS_PORT}", "--nodes", str(nodes)]
     container = pods.container(
         "main",
         image,
         resources,
         command=["python", "-m", "moerl_runtime", *command],
-        args=[*arguments, *last],
+        args=arguments,
         variables=pods.base_variables(plan) | pods.gdrcopy(variables) | dict(variables),
         mounts=[mount for _, mount in attached],
-        ports={"rendezvous": RENDEZVOUS_PORT} if meets else None,
+        ports={meeting.PORT_NAME: meeting.PORT} if meets else None,
         security=pods.rdma(),
     )
     spec: Spec = {
         **_of(owner),
         **pods.on_pool(pool),
         **({"subdomain": name} if meets else {}),
-        "containers": [container],
+        "containers": [container if together else pods.with_pod_ip(container)],
         "volumes": [volume for volume, _ in attached],
     }
+    labels = component(owner) | {JOB_LABEL: name}
     job = _job(
         name,
-        component(owner) | {JOB_LABEL: name},
+        labels,
         spec,
         pool,
         deadline_seconds=deadline_seconds,
         completionMode="Indexed",
         completions=nodes,
         parallelism=nodes,
-        # Where pods work alone, each has its own verdict; where they meet, one that is lost ends them all.
-        **({"backoffLimit": 0} if meets else {"backoffLimitPerIndex": 0}),
+        # One that is lost ends all that depend on it, and nobody else's verdict.
+        **({"backoffLimit": 0} if together else {"backoffLimitPerIndex": 0}),
     )
-    return (_meeting_point(name, owner), job) if meets else (job,)
-
-
-def _meeting_point(name: str, owner: str) -> Object:
-    return obj(
-        "v1",
-        "Service",
-        name,
-        namespace=RUN_NAMESPACE,
-        labels=component(owner),
-        spec={
-            "clusterIP": "None",
-            # Pods look for the first one before it is ready.
-            "publishNotReadyAddresses": True,
-            "selector": component(owner) | {JOB_LABEL: name},
-            "ports": [{"name": "rendezvous", "port": RENDEZVOUS_PORT, "targetPort": "rendezvous"}],
-        },
-    )
+    return (meeting.service(name, labels=component(owner), selector=labels), job) if meets else (job,)
 
 
 def _smoke(plan: Plan, rollout: RolloutPlan, image: str) -> tuple[Object, ...]:

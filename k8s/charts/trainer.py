@@ -12,6 +12,9 @@ What the image is started with:
     checkpoint restore --to DIR        init, where scratch is: the newest committed checkpoint, or nothing
     checkpoint upload --from DIR       native sidecar, where scratch is: uploads what a save leaves, verifies, commits; on
                                        SIGTERM it finishes the save that it is at
+    preflight fabric --pool POOL --service NAME:PORT --nodes N
+                                       init, workers, last: all of them meet under the run's headless Service and prove NCCL,
+                                       and DeepEP where the run uses it between nodes, over EFA
     trainer --config DIR               the entrypoint, on the head: train.py with the flags of DIR/flags.json; serves the
                                        metrics of the whole run, which its other processes report to it
 
@@ -37,7 +40,7 @@ from infra.config.plan import Plan
 from infra.config.pod_plan import PodResources
 from infra.config.pool_plan import LABEL_DOMAIN
 from k8s import pods
-from k8s.charts.trainer_pods import CONFIG_PATH, RUN_LABEL, head, submitter, worker
+from k8s.charts.trainer_pods import CONFIG_PATH, RUN_LABEL, fabric, head, submitter, worker
 from k8s.flags import miles, slime
 from k8s.manifest import Object, component, obj
 from k8s.names import RUN_NAMESPACE, TRAINER, TRAINER_QUEUE
@@ -57,7 +60,8 @@ OBJECT_STORE_SHARE = 2
 
 
 def objects(plan: Plan, *, image: str) -> tuple[Object, ...]:
-    """ConfigMap with the flags, and the RayJob, to be created together. `image` is the run's, by digest.
+    """ConfigMap with the flags, the Service where workers meet, and the RayJob, to be created together. `image` is the run's,
+    by digest.
 
     Raises EnvironmentFault for trainer flags of the file that cannot work.
     """
@@ -88,8 +92,9 @@ def budget(plan: Plan) -> tuple[Object, ...]:
     )
 
 
-def _run(plan: Plan, name: str, image: str) -> tuple[Object, Object]:
-    return _config(plan, name), _ray_job(plan, name, image)
+def _run(plan: Plan, name: str, image: str) -> tuple[Object, ...]:
+    met = (fabric(name),) if plan.workload.trainer.prove_fabric else ()
+    return _config(plan, name), *met, _ray_job(plan, name, image)
 
 
 def _config(plan: Plan, name: str) -> Object:

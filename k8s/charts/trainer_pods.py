@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
+from typing import Any
 
 from infra.config.model_plan import MODELS_PATH
 from infra.config.plan import Plan
 from infra.config.pod_plan import PodResources
 from infra.config.pool_plan import LABEL_DOMAIN
 from k8s import pods
-from k8s.charts import run_config, storage
+from k8s.charts import meeting, run_config, storage
 from k8s.charts.rollout import image_digest
-from k8s.manifest import component
+from k8s.manifest import Object, component
 from k8s.names import TRAINER, TRAINER_PRIORITY
 from k8s.pods import Spec
 from k8s.ports import METRICS_PORT, METRICS_PORT_NAME
@@ -56,9 +57,8 @@ def head(plan: Plan, name: str, image: str) -> Spec:
             f"http://{{POD_IP}}:{DASHBOARD_PORT}/api/gcs_healthz",
         ),
     )
-    init = [_fetch(plan, name, image, resources)]
-    if plan.storage.scratch == "fsx":
-        init += _checkpoints(plan, name, image, resources)
+    restore, upload = _checkpoints(plan, name, image, resources) if plan.storage.scratch == "fsx" else ([], [])
+    init = [_fetch(plan, name, image, resources), *restore, *upload]
     return _pod(plan, name, "head", init=init, container=container, volumes=[shm, *volumes])
 
 
@@ -88,20 +88,29 @@ def worker(plan: Plan, name: str, image: str) -> Spec:
         security=pods.rdma(),
         **_probes(plan, f"http://127.0.0.1:{AGENT_HTTP_PORT}/api/local_raylet_healthz"),
     )
-    preflight = pods.container(
-        "preflight",
-        image,
-        # The same devices: an init container's are handed on to the main one.
-        resources,
-        command=["python", "-m", "moerl_runtime", "preflight", "node"],
-        args=["--pool", plan.workload.trainer.pool],
-        variables=variables,
-        mounts=mounts,
-        security=pods.rdma(),
-    )
-    init = [preflight, _fetch(plan, name, image, resources)]
-    if plan.storage.scratch == "nvme":
-        init += _checkpoints(plan, name, image, resources)
+
+    def preflight(part: str, step: str, *arguments: str, **fields: Any) -> Spec:
+        return pods.container(
+            step,
+            image,
+            # The same devices: an init container's are handed on to the main one.
+            resources,
+            command=["python", "-m", "moerl_runtime", "preflight", part],
+            args=["--pool", plan.workload.trainer.pool, *arguments],
+            variables=variables,
+            mounts=mounts,
+            security=pods.rdma(),
+            **fields,
+        )
+
+    init = [preflight("node", "preflight"), _fetch(plan, name, image, resources)]
+    restore, upload = _checkpoints(plan, name, image, resources) if plan.storage.scratch == "nvme" else ([], [])
+    init += restore
+    if plan.workload.trainer.prove_fabric:
+        # After all that one pod may fail at alone: a pod that comes again finds nobody to meet.
+        where = meeting.by_service(fabric_name(name), plan.workload.trainer.workers)
+        init.append(preflight("fabric", "fabric", *where, ports={meeting.PORT_NAME: meeting.PORT}))
+    init += upload
     template = _pod(plan, name, "worker", init=init, container=container, volumes=volumes)
     apart = {"matchLabels": {RUN_LABEL: name, PART_LABEL: "worker"}}
     template["spec"]["affinity"] = {
@@ -112,6 +121,17 @@ def worker(plan: Plan, name: str, image: str) -> Spec:
         }
     }
     return template
+
+
+def fabric_name(name: str) -> str:
+    """The Service under which the workers of run `name` find each other."""
+    return f"{name}-fabric"
+
+
+def fabric(name: str) -> Object:
+    """That Service."""
+    labels = component(TRAINER) | {RUN_LABEL: name}
+    return meeting.service(fabric_name(name), labels=labels, selector=labels | {PART_LABEL: "worker"})
 
 
 def submitter(plan: Plan, name: str, image: str) -> Spec:
@@ -183,10 +203,10 @@ def _fetch(plan: Plan, name: str, image: str, resources: PodResources) -> Spec:
     )
 
 
-def _checkpoints(plan: Plan, name: str, image: str, resources: PodResources) -> list[Spec]:
-    """Restore, then the uploader for as long as the pod lives; none for a run without checkpoints."""
+def _checkpoints(plan: Plan, name: str, image: str, resources: PodResources) -> tuple[list[Spec], list[Spec]]:
+    """(restore, uploader for as long as the pod lives); none for a run without checkpoints."""
     if plan.workload.no_checkpoint:
-        return []
+        return [], []
     _, plan_mount = run_config.volume()
     _, scratch_mount = storage.scratch(plan)
 
@@ -203,10 +223,10 @@ def _checkpoints(plan: Plan, name: str, image: str, resources: PodResources) -> 
         )
 
     path = plan.storage.checkpoint_path
-    return [
-        step("restore", _without_devices(resources), "--to", path),
-        step("upload", plan.workload.trainer.pods.uploader, "--from", path) | {"restartPolicy": "Always"},
-    ]
+    return (
+        [step("restore", _without_devices(resources), "--to", path)],
+        [step("upload", plan.workload.trainer.pods.uploader, "--from", path) | {"restartPolicy": "Always"}],
+    )
 
 
 def _without_devices(resources: PodResources) -> PodResources:

@@ -24,6 +24,7 @@ from k8s.controllers import (
 )
 from k8s.helm_values import Values
 from k8s.monitoring_stack import NODE_EXPORTER, RETENTION_GIB, VOLUME_GIB
+from moerl_runtime.preflight import fabric
 from tests.shipped import SHIPPED, plan_of
 
 TAINTED = {
@@ -171,8 +172,9 @@ def test_kueue_queues_jobs_and_ray_jobs_of_the_run_alone() -> None:
 
 def test_kueue_admits_all_pods_or_none_within_a_time_and_gives_up_in_the_end() -> None:
     waits = kueue_configuration(plan_of("reference-p5en"))["waitForPodsReady"]
-    # 3064 GiB of checkpoint and twice 438 GiB of model at 2 GiB/s, after half an hour for node, image and preflight.
-    assert waits["timeout"] == waits["recoveryTimeout"] == "63m"
+    # 3064 GiB of checkpoint and twice 438 GiB of model at 2 GiB/s, after half an hour for node, image and preflight, and
+    # before twelve minutes for the links.
+    assert waits["timeout"] == waits["recoveryTimeout"] == "75m"
     assert waits["blockAdmission"] is False
     assert waits["requeuingStrategy"]["backoffLimitCount"] == REQUEUES > 0
 
@@ -183,6 +185,16 @@ def test_a_gang_has_the_time_to_read_what_it_starts_from(name: str) -> None:
     plan = plan_of(name)
     read_seconds = plan.workload.trainer.checkpoint_gib * 1024 / READ_MIB_PER_SECOND
     assert pods_ready_minutes(plan) * 60 > JOIN_MINUTES * 60 + read_seconds
+
+
+def test_a_gang_has_the_time_to_prove_its_links_where_it_does() -> None:
+    """A verdict that comes after the eviction is nobody's. Nodes that come later than the others are in the time to join."""
+    proves, not_ = (
+        pods_ready_minutes(plan_of("starter-p5en", {"workload.trainer.prove_fabric": proven}))
+        for proven in (True, False)
+    )
+    assert (proves - not_) * 60 >= sum(fabric.SECONDS.values())
+    assert fabric.PEERS_SECONDS <= JOIN_MINUTES * 60
 
 
 def test_controllers_whose_webhooks_fail_closed_have_two_replicas() -> None:

@@ -10,6 +10,7 @@ from infra.catalog import CATALOG
 from infra.config.pool_plan import EFA_RESOURCE, GPU_RESOURCE
 from k8s import pods
 from k8s.charts import jobs
+from moerl_runtime.preflight import fabric
 from moerl_runtime.weights import cli, prepare
 from tests.shipped import IMAGE, SHIPPED, plan_of
 
@@ -84,10 +85,35 @@ def test_preflight_judges_every_trainer_node_by_itself() -> None:
     assert spec["completionMode"] == "Indexed"
     assert spec["backoffLimitPerIndex"] == 0
     assert "backoffLimit" not in spec
-    assert arguments(objects) == {"--pool": "trainer"}
+    assert arguments(objects)["--pool"] == "trainer"
     # It compares what nodes offer with the Plan.
     assert pod(objects)["automountServiceAccountToken"] is True
     assert pod(files_of(R)["prepare"])["automountServiceAccountToken"] is False
+
+
+@pytest.mark.parametrize(("title", "nodes"), [("preflight-trainer", 16), ("preflight-rollout", 2)])
+def test_preflight_of_nodes_that_work_together_goes_on_to_their_links(title, nodes) -> None:
+    """They find each other by address, since one that has failed has no say over the others' verdicts."""
+    service, item = files_of(R)[title]
+    (container,) = item["spec"]["template"]["spec"]["containers"]
+    name, _, port = arguments(files_of(R)[title])["--service"].partition(":")
+    assert name == f"{service['metadata']['name']}.rl.svc"
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    assert service["spec"]["selector"] == item["spec"]["template"]["metadata"]["labels"]
+    assert [str(entry["containerPort"]) for entry in container["ports"]] == [port]
+    assert arguments(files_of(R)[title])["--nodes"] == str(item["spec"]["completions"]) == str(nodes)
+    assert {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}} in container["env"]
+    # What looks for the links runs inside the same deadline, after the longest wait for the last node.
+    assert item["spec"]["activeDeadlineSeconds"] > fabric.PEERS_SECONDS + sum(fabric.SECONDS.values())
+
+
+def test_preflight_of_nodes_that_work_alone_or_without_efa_stays_on_them() -> None:
+    without = {"pools.trainer.efa": False, "workload.trainer.expert_parallel": 8}
+    for objects in (files_of(P6)["preflight-rollout"], files_of(R, without)["preflight-trainer"]):
+        (item,) = objects
+        assert "--service" not in arguments(objects)
+        assert "subdomain" not in item["spec"]["template"]["spec"]
 
 
 @pytest.mark.parametrize("title", ["nccl-trainer", "nccl-rollout", "deepep-rollout", "prepare"])

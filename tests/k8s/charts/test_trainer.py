@@ -133,6 +133,25 @@ def test_name_labels_and_config_belong_together() -> None:
     assert len(name) <= 47
 
 
+def test_workers_of_a_run_have_a_name_of_their_own_to_meet_at() -> None:
+    """Created with the run and named after it: those of another run, the head and the submitter do not count as nodes."""
+    plan = plan_of(R)
+    config, service, job = trainer.objects(plan, image=IMAGE)
+    assert service["kind"] == "Service"
+    assert service["metadata"]["name"] == f"{job['metadata']['name']}-fabric"
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    assert config["metadata"]["labels"]["moerl.io/run"] == service["spec"]["selector"]["moerl.io/run"]
+    cluster, selector = job["spec"]["rayClusterSpec"], service["spec"]["selector"].items()
+    worker, head = cluster["workerGroupSpecs"][0]["template"], cluster["headGroupSpec"]["template"]
+    assert selector <= worker["metadata"]["labels"].items()
+    for other in (head, job["spec"]["submitterPodTemplate"]):
+        assert not selector <= other["metadata"]["labels"].items()
+    (fabric,) = (item for item in worker["spec"]["initContainers"] if item["name"] == "fabric")
+    assert f"{service['metadata']['name']}.rl.svc:{service['spec']['ports'][0]['port']}" in fabric["args"]
+    assert fabric["ports"] == [{"name": service["spec"]["ports"][0]["targetPort"], "containerPort": 29_500}]
+
+
 def test_the_entrypoint_holds_nothing_of_the_file() -> None:
     """A shell reads it."""
     assert {job_of(plan_of(name))["spec"]["entrypoint"] for name in SHIPPED} == {trainer.ENTRYPOINT}

@@ -8,7 +8,7 @@ import pytest
 
 from infra.config.pool_plan import EFA_RESOURCE, GPU_RESOURCE
 from k8s import pods
-from k8s.charts import rollout, trainer_pods
+from k8s.charts import rollout, trainer, trainer_pods
 from k8s.flags.miles import trainer_flags
 from k8s.flags.sglang_rules import parse
 from tests.shipped import IMAGE, SHIPPED, plan_of
@@ -52,10 +52,43 @@ def seconds(probe: dict) -> int:
 
 def test_a_node_is_proven_before_anything_is_loaded_on_it() -> None:
     spec = worker(plan_of(P5))
-    assert names(spec) == ["preflight", "fetch", "restore", "upload"]
-    first, main = step(spec, "preflight"), spec["containers"][0]
-    assert first["resources"] == main["resources"]
-    assert env(first) == env(main)
+    assert names(spec) == ["preflight", "fetch", "restore", "fabric", "upload"]
+    main = spec["containers"][0]
+    for proof in (step(spec, "preflight"), step(spec, "fabric")):
+        assert proof["resources"] == main["resources"]
+        assert env(proof) == env(main)
+
+
+def test_links_are_proven_after_all_that_a_pod_may_fail_at_alone() -> None:
+    """A pod that KubeRay makes anew finds nobody to meet, so only the start of the gang itself comes after it."""
+    for name, has in (
+        (R, ["preflight", "fetch", "fabric"]),
+        (S, ["preflight", "fetch", "restore", "fabric", "upload"]),
+    ):
+        plan = plan_of(name)
+        spec = worker(plan)
+        assert names(spec) == has
+        arguments = step(spec, "fabric")["args"]
+        assert arguments[:2] == ["--pool", "trainer"]
+        assert arguments[2:] == [
+            *("--service", f"{NAME}-fabric.rl.svc:29500"),
+            *("--nodes", str(plan.workload.trainer.workers)),
+        ]
+        assert "fabric" not in names(head(plan))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"workload.trainer.prove_fabric": False},
+        {"pools.trainer.nodes": 1, "workload.trainer.expert_parallel": 8},
+        {"pools.trainer.efa": False, "workload.trainer.expert_parallel": 8},
+    ],
+)
+def test_links_are_not_proven_where_there_are_none_or_the_file_says_so(changes) -> None:
+    plan = plan_of(S, changes)
+    assert names(worker(plan)) == ["preflight", "fetch", "restore", "upload"]
+    assert [item["kind"] for item in trainer.objects(plan, image=IMAGE)] == ["ConfigMap", "RayJob"]
 
 
 @pytest.mark.parametrize(("name", "on_head", "on_workers"), [(R, True, False), (P5, False, True), (S, False, True)])

@@ -20,8 +20,8 @@ from moerl_runtime.preflight.check import Check, judged
 from moerl_runtime.preflight.expected import Expected
 from moerl_runtime.preflight.peers import Meeting
 
-PEERS_SECONDS = 900.0
-"""From the first node that is ready to the last: a node joins and pulls the image."""
+PEERS_SECONDS = 1800.0
+"""From the first node that is ready to the last, which may have to join, pull the image and fetch the model."""
 MEET_SECONDS = 120.0
 """From then on, until every rank has started."""
 SECONDS: Mapping[str, float] = {"nccl": 300.0, "deepep": 420.0}

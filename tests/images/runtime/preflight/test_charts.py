@@ -15,8 +15,11 @@ from infra.config.pool_plan import EFA_RESOURCE, GPU_RESOURCE, HUGE_PAGES_RESOUR
 from moerl_runtime import efa_exporter, load_gdrdrv
 from moerl_runtime.bench import cli
 from moerl_runtime.bench.cli import settings_of
+from moerl_runtime.bench.planned import address
 from moerl_runtime.bench.settings import INDEX_VARIABLE
 from moerl_runtime.plan import Node as Document
+from moerl_runtime.preflight import cli as preflight
+from moerl_runtime.preflight.cli import ADDRESS_VARIABLE
 from moerl_runtime.preflight.collect import collect
 from moerl_runtime.preflight.expected import expected
 from moerl_runtime.preflight.judge import judge
@@ -90,6 +93,28 @@ def test_a_bench_job_is_one_that_the_image_accepts(name: str, kind: str) -> None
         assert settings.links.efa_devices == int(container["resources"]["limits"].get(EFA_RESOURCE, 0))
         assert settings.node == 1
         assert settings.cases if kind == "deepep" else settings.cases == ()
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_preflight_is_one_that_the_image_accepts_for_as_many_nodes_as_the_plan_has_together(name: str) -> None:
+    parser = argparse.ArgumentParser()
+    preflight.register(parser.add_subparsers())
+    for part in ("node", "fabric"):
+        for _, container, job in containers(name, "preflight", part):
+            arguments = parser.parse_args(["preflight", part, *container["args"]])
+            needs = expected(document(name), arguments.pool, whole_node=job)
+            assert (arguments.service is not None) == (needs.together_nodes > 1 and (job or part == "fabric"))
+            if arguments.service:
+                assert arguments.nodes == needs.together_nodes
+                assert address(arguments.service)[1] in [port["containerPort"] for port in container["ports"]]
+                assert ADDRESS_VARIABLE in {item["name"] for item in container["env"]}
+
+
+def test_every_shipped_trainer_proves_its_links_before_it_starts() -> None:
+    for name in SHIPPED:
+        plan = plan_of(name)
+        assert plan.workload.trainer.prove_fabric
+        assert len(containers(name, "preflight", "fabric")) == 1
 
 
 def test_shipped_environments_have_bench_jobs_of_both_kinds() -> None:
