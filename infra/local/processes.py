@@ -8,16 +8,44 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Iterator
+from functools import cache
+from itertools import cycle
 from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
+FIRST_PORT, LAST_PORT = 15_000, 65_000
+PORTS_MIN = 1_000
+PORTS_APART = 64
+"""Between the first ports of processes with successive numbers: more than one of them needs."""
 
 
 def free_port() -> int:
-    """A TCP port that nothing listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
+    """A TCP port that nothing listens on at this moment, and that this function has not given before.
+
+    It may be seconds until the program listens that gets it. So it is none of those that the kernel hands out: by then it
+    could be a client's, or a server's that asked for any.
+    """
+    for port in _ports():
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((LOOPBACK, port))
+            return port
+    raise AssertionError("the ports of a cycle never end")
+
+
+@cache
+def _ports() -> Iterator[int]:
+    """Those below the kernel's own range (ip(7): ip_local_port_range), from a place of this process's own on."""
+    kernels = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    return cycle(ports(os.getpid(), kernels))
+
+
+def ports(pid: int, kernels: int) -> list[int]:
+    """From FIRST_PORT to where the kernel's range begins, or into that where it leaves too few; from a place that depends on
+    the process."""
+    count = (kernels if kernels >= FIRST_PORT + PORTS_MIN else LAST_PORT) - FIRST_PORT
+    first = pid * PORTS_APART % count
+    return [FIRST_PORT + (first + number) % count for number in range(count)]
 
 
 def start_ticks(pid: int) -> int | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from uuid import uuid4
 import boto3
 import pytest
 
+from infra.local.processes import free_port
 from moerl_runtime import imds, protocol
 from moerl_runtime.protocol import Current, ResultMessage, Sample, TaskMessage, TaskPayload
 from moerl_runtime.serve import serving
@@ -146,12 +146,6 @@ def metadata() -> Iterator[tuple[Metadata, str]]:
     made = Metadata()
     with serving("127.0.0.1:0", made.answer) as url:
         yield made, url
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def until(site: Site, condition: Callable[[], bool], what: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from infra.local.processes import free_port
 from k8s.charts.trainer import ENTRYPOINT
 from moerl_runtime import store
 from moerl_runtime.checkpoint import handover
@@ -81,7 +81,7 @@ class Pod:
 
     def run(self, **variables: str) -> int:
         words = ["trainer", "--config", str(self.config), "--plan", str(self.plan)]
-        words += ["--metrics-port", str(_free_port()), "--framework-metrics-port", str(_free_port())]
+        words += ["--metrics-port", str(free_port()), "--framework-metrics-port", str(free_port())]
         return main(words, variables=self.variables | variables)
 
 
@@ -90,13 +90,6 @@ def pod(aws: Bed, tmp_path: Path) -> Iterator[Pod]:
     former = signal.getsignal(signal.SIGTERM)
     yield Pod(aws, tmp_path)
     signal.signal(signal.SIGTERM, former)
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 def test_a_run_ends_with_0_when_its_last_step_is_committed(pod: Pod) -> None:
