@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import date
 
 import pytest
-from hypothesis import settings
 
 from infra.catalog import CATALOG, Catalog
 from infra.config.faults import EnvironmentFault, Finding
@@ -17,10 +16,6 @@ from infra.config.plan import Plan, build_plan
 from tests.shipped import Changes, text_of
 
 PATH = "environment.yaml"
-
-# A slow machine is no fault of the code: hypothesis must not time the examples.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
 
 
 def judged(base: str, changes: Changes, *, pins: Pins, catalog: Catalog) -> Loaded:

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -95,17 +97,23 @@ def test_a_start_that_fails_shows_why_and_leaves_nothing(tmp_path: Path) -> None
     assert not (tmp_path / server.STATE_FILE).exists()
 
 
-def test_a_start_that_stays_silent_is_ended(tmp_path: Path) -> None:
+def test_a_start_that_stays_silent_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "root" / "infra" / "local" / "emulator"
     package.mkdir(parents=True)
-    pid_file = tmp_path / "pid"
-    (package / "__main__.py").write_text(
-        f"import os, time; open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    (package / "__main__.py").write_text("import time; time.sleep(60)")
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(*arguments, **options))  # noqa: S603 - what the server starts
+        return started[0]
+
+    monkeypatch.setattr(
+        server, "subprocess", SimpleNamespace(Popen=start, DEVNULL=subprocess.DEVNULL, STDOUT=subprocess.STDOUT)
     )
     with pytest.raises(server.EmulatorError, match=r"did not answer within 1\.5 s"):
         server.start(tmp_path, python=Path(sys.executable), project_root=tmp_path / "root", deadline_seconds=1.5)
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(pid_file.read_text()), signal.SIG_DFL)
+    (silent,) = started
+    assert silent.returncode == -signal.SIGKILL
 
 
 def test_clients_are_pointed_at_the_emulator_and_nothing_else(tmp_path: Path) -> None:
