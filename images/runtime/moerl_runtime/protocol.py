@@ -24,7 +24,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypeVar
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from moerl_runtime.faults import InputFault
 
@@ -33,6 +35,7 @@ PROTOCOL = 1
 SAMPLES_PREFIX = "samples/"
 CURRENT_NAME = "current.json"
 MANIFEST_NAME = "manifest.json"
+NUMBER_MAX = 2**63 - 1
 
 Body = TypeVar("Body")
 
@@ -202,20 +205,69 @@ def _fields(body: Any) -> dict[str, Any]:
 
 
 def decode(kind: type[Body], text: str | bytes) -> Body:
-    """Reads what `encode` wrote. Raises InputFault for another protocol, a missing or unknown field."""
+    """Reads what `encode` wrote. Raises InputFault for another protocol, a missing or unknown field, a value of another type,
+    a negative whole number, text that is not Unicode. A dataclass within another is left as a mapping."""
     try:
         written = json.loads(text)
         protocol = written.pop("protocol")
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise InputFault("message", _shortened(text), f"is no {kind.__name__} in JSON", "Send it anew.") from error
     if protocol != PROTOCOL:
         raise InputFault(
             "protocol", protocol, f"is not {PROTOCOL}", "Run trainer and rollouts from images of the same release."
         )
+    hints = _hints(kind)
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in written.items()}
+    for name, value in values.items():
+        if name in hints and not _fits(hints[name], value):
+            why = f"is no {kind.__name__}: its {name} is of type {type(value).__name__} and not what it has to be"
+            raise InputFault("message", _shortened(text), why, "Send it anew.")
     try:
-        return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in written.items()})
+        return kind(**values)
     except TypeError as error:
         raise InputFault("message", _shortened(text), f"is no {kind.__name__}: {error}", "Send it anew.") from error
+
+
+@cache
+def _hints(kind: type[Any]) -> Mapping[str, Any]:
+    return get_type_hints(kind)
+
+
+def _fits(hint: Any, value: Any) -> bool:
+    """Whether a value of JSON, lists made tuples, is one of the type. By maps and sets: an answer has thousands of tokens."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if hint is int:
+        return type(value) is int and 0 <= value <= NUMBER_MAX
+    if hint is float:
+        return type(value) in (int, float)
+    if hint is str:
+        return isinstance(value, str) and _is_unicode(value)
+    if hint in (bool, NoneType):
+        return type(value) is hint
+    if origin is Literal:
+        return isinstance(value, str) and value in arguments
+    if origin in (Union, UnionType):
+        return any(_fits(each, value) for each in arguments)
+    if origin is tuple:
+        return isinstance(value, tuple) and _all_fit(arguments[0], value)
+    return hint is Any or isinstance(value, dict)
+
+
+def _all_fit(hint: Any, values: tuple[Any, ...]) -> bool:
+    if hint is int and values:
+        return set(map(type, values)) == {int} and min(values) >= 0 and max(values) <= NUMBER_MAX
+    if hint is float:
+        return set(map(type, values)) <= {int, float}
+    return all(_fits(hint, value) for value in values)
+
+
+def _is_unicode(text: str) -> bool:
+    """JSON can name half a character, which nothing can be called by."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _shortened(text: str | bytes) -> str:

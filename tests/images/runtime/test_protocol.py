@@ -17,6 +17,15 @@ RUN = "trainer-0123abcd"
 numbers = st.integers(min_value=0, max_value=10**6)
 texts = st.text(max_size=40)
 TASK = TaskMessage(run=RUN, attempt=3, group=7, key="samples/x", version_min=2, failures=1, issue=4)
+PAYLOAD = TaskPayload(
+    group=7,
+    prompt="1+1=",
+    prompt_tokens=(1, 2),
+    samples=8,
+    sampling={"temperature": 1.0},
+    label="2",
+    grader="exact",
+)
 
 
 @given(
@@ -48,15 +57,7 @@ def test_a_sample_is_read_as_it_was_written(sample: Sample) -> None:
         ResultMessage(run=RUN, attempt=3, group=7, sample=0, key="samples/x"),
         DeadLetter(run=RUN, attempt=3, group=7, key="samples/x", failures=3, reason="grader: no label"),
         Current(run=RUN, attempt=3, version=0, manifest=None),
-        TaskPayload(
-            group=7,
-            prompt="1+1=",
-            prompt_tokens=(1, 2),
-            samples=8,
-            sampling={"temperature": 1.0},
-            label="2",
-            grader="exact",
-        ),
+        PAYLOAD,
     ],
     ids=lambda body: type(body).__name__,
 )
@@ -83,6 +84,27 @@ def test_a_message_is_small_enough_for_any_queue() -> None:
 def test_what_is_no_message_is_refused_with_its_reason(text: str, named: str) -> None:
     with pytest.raises(InputFault, match=named):
         protocol.decode(TaskMessage, text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "name", "value"),
+    [
+        (TaskMessage, TASK, "version_min", "2"),
+        (TaskMessage, TASK, "group", 7.0),
+        (TaskMessage, TASK, "failures", True),
+        (TaskMessage, TASK, "key", None),
+        (TaskPayload, PAYLOAD, "samples", "8"),
+        (TaskPayload, PAYLOAD, "prompt_tokens", "12"),
+        (TaskPayload, PAYLOAD, "sampling", [1]),
+        (TaskPayload, PAYLOAD, "grader", 5),
+        (TaskPayload, PAYLOAD, "label", 2),
+        (Current, Current(run=RUN, attempt=3, version=0, manifest=None), "attempt", None),
+    ],
+)
+def test_a_field_of_another_type_is_named(kind: type[Any], body: Any, name: str, value: Any) -> None:
+    written = json.loads(protocol.encode(body)) | {name: value}
+    with pytest.raises(InputFault, match=f"its {name} is of type {type(value).__name__}".replace("list", "tuple")):
+        protocol.decode(kind, json.dumps(written))
 
 
 in_group = st.integers(min_value=0, max_value=9999)

@@ -222,6 +222,8 @@ def _fault_of(payload: TaskPayload, message: TaskMessage) -> str | None:
         return f"its payload is of group {payload.group}"
     if not 1 <= payload.samples <= SAMPLES_MAX or not payload.prompt_tokens:
         return f"its payload asks for {payload.samples} samples of {len(payload.prompt_tokens)} prompt tokens"
+    if type(seed := payload.sampling.get("sampling_seed", 0)) is not int:
+        return f"its payload has the sampling_seed {seed!r}"
     return None
 
 
@@ -229,7 +231,7 @@ def _generate(effect: do.Generate, around: Around) -> do.Event:
     payload = effect.payload
     sampling = dict(payload.sampling)
     if "sampling_seed" in sampling:
-        sampling["sampling_seed"] = int(sampling["sampling_seed"]) + effect.sample
+        sampling["sampling_seed"] += effect.sample
     try:
         answer = around.engine.generate(
             request_id=effect.request_id,

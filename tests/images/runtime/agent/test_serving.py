@@ -316,8 +316,19 @@ def test_a_payload_that_cannot_be_used_is_buried_with_the_reason(
     assert reason in protocol.decode(DeadLetter, dead.body).reason
 
 
-@pytest.mark.parametrize("change", [{"group": 1}, {"samples": 0}, {"samples": 10_000}, {"prompt_tokens": []}])
-def test_a_payload_of_another_group_or_size_is_buried(world: World, change: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"group": 1},
+        {"samples": 0},
+        {"samples": 10_000},
+        {"samples": "2"},
+        {"prompt_tokens": []},
+        {"grader": 5},
+        {"sampling": {"sampling_seed": "x"}},
+    ],
+)
+def test_a_payload_of_another_group_size_or_type_is_buried(world: World, change: dict[str, object]) -> None:
     message = world.issue(0)
     written = json.loads(world.s3.objects[message.key][0]) | change
     world.s3.put(message.key, json.dumps(written).encode())
@@ -337,13 +348,20 @@ def test_a_grader_that_fails_is_the_tasks_failure(world: World) -> None:
     assert not world.stored()
 
 
-def test_a_message_that_nobody_can_read_is_moved_to_the_dead_letters_as_it_is(world: World) -> None:
-    world.sqs.send(QUEUES.tasks, "no task at all")
+@pytest.mark.parametrize("change", [None, {"version_min": "0"}, {"failures": None}])
+def test_a_message_that_nobody_can_read_is_moved_to_the_dead_letters_as_it_is(
+    world: World, change: dict[str, object] | None
+) -> None:
+    """It would end every agent that leases it, one after the other."""
+    written = json.loads(protocol.encode(world.issue(0)))
+    world.sqs.queue(QUEUES.tasks).messages.clear()
+    body = "no task at all" if change is None else json.dumps(written | change)
+    world.sqs.send(QUEUES.tasks, body)
     agent = Agent(world, Engine(world))
     world.run(lambda: bool(world.sqs.queue(QUEUES.dead_letters).messages), limit_seconds=60)
     world.run_for(1)
     assert not world.sqs.queue(QUEUES.tasks).messages
-    assert [each.body for each in world.sqs.queue(QUEUES.dead_letters).messages.values()] == ["no task at all"]
+    assert [each.body for each in world.sqs.queue(QUEUES.dead_letters).messages.values()] == [body]
     assert outcomes(agent) == {"dead_lettered": 1}
 
 
