@@ -22,8 +22,8 @@ def listening_socket(
     while True:
         try:
             # create_server turns this error into one that cannot be told from others.
-            socket.getaddrinfo(host, port)
-            return socket.create_server((host, port), backlog=BACKLOG)
+            (family, *_), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            return socket.create_server((host, port), family=family, backlog=BACKLOG)
         except socket.gaierror:
             if clock() >= end:
                 raise

@@ -182,13 +182,12 @@ def test_ranks_of_one_node_do_without_device_side_networking_and_keep_the_pods_v
     assert several["NCCL_GIN_TYPE"] == "5"
 
 
-def test_ranks_meet_on_the_rendezvous_address_alone() -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_ranks_meet_on_the_rendezvous_address_alone(host: str) -> None:
     port = free_port()
-    store = meeting.store(
-        "127.0.0.1", port, ranks=1, leads=True, seconds=10.0, clock=time.monotonic, pause=lambda _: None
-    )
+    store = meeting.store(host, port, ranks=1, leads=True, seconds=10.0, clock=time.monotonic, pause=lambda _: None)
     addresses = [address for address, at in listening_addresses(os.getpid()) if at == port]
-    assert addresses == ["127.0.0.1"]
+    assert addresses == [host]
     store.set("key", "value")
     assert store.get("key") == b"value"
 
