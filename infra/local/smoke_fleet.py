@@ -109,7 +109,7 @@ class Fleet:
 
     def steer(self) -> None:
         """Runs the job to its end, with the interruptions on the way."""
-        due: list[tuple[int, Callable[[], None]]] = [
+        due: list[tuple[int, Callable[[], bool]]] = [
             (self._course.notice, self._give_notice),
             (self._course.worker, self._kill_worker),
             (self._course.trainer, self._kill_trainer),
@@ -120,8 +120,8 @@ class Fleet:
             self._replace()
             done = self.steps()
             self._tell(done)
-            if due and done and done[-1].step >= due[0][0]:
-                due.pop(0)[1]()
+            if due and done and done[-1].step >= due[0][0] and due[0][1]():
+                due.pop(0)
             time.sleep(LOOK_SECONDS)
         if self.trainers[-1].popen.returncode:
             raise self._failed(self.trainers[-1])
@@ -203,30 +203,33 @@ class Fleet:
             end_is_export=smoke_weights.is_export(self._s3, names.checkpoint_bucket, self.last_checkpoint(), directory),
         )
 
-    # --- interruptions
+    # --- interruptions: each says whether it happened, and is tried again at the next look otherwise
 
-    def _give_notice(self) -> None:
+    def _give_notice(self) -> bool:
         self._noticed.add(self.workers[0].name)
         self._note(f"Spot notice to {self.workers[0].name}")
+        return True
 
-    def _kill_worker(self) -> None:
+    def _kill_worker(self) -> bool:
         self._scrape()
         self.workers[1].killed = True
         end_group(self.workers[1].popen.pid)
         self._note(f"{self.workers[1].name} killed")
+        return True
 
-    def _kill_trainer(self) -> None:
+    def _kill_trainer(self) -> bool:
+        if self._newest() is None:
+            # An uploader without a turn on a busy machine: there is nothing to resume from yet.
+            return False
         trainer = self.trainers[-1]
         trainer.killed = True
         end_group(trainer.popen.pid)
         trainer.popen.wait()
-        found = self._newest()
-        if found is None:
-            raise SmokeError(f"no checkpoint was complete by step {self._course.trainer}")
-        last = self.steps()[-1].step
+        found, last = self.last_checkpoint(), self.steps()[-1].step
         self._note(f"trainer killed after step {last}")
         self._start_trainer()
         self.resumed_from = (found.step, last)
+        return True
 
     def _replace(self) -> None:
         for worker in list(self.workers):

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
 from infra.local import smoke_fleet
+from infra.local.smoke_fleet import Fleet, Process
+from infra.local.smoke_report import Course
 from moerl_runtime.imds import Imds
 from moerl_runtime.serve import Answer, serving
+from tests.shipped import SHIPPED, plan_of
 
 
 def test_the_metadata_service_is_one_that_the_agent_believes() -> None:
@@ -26,3 +35,21 @@ def test_series_are_read_by_name_and_labels() -> None:
             'moerl_agent_tasks_total{outcome="returned"}': 3.0,
         }
     assert smoke_fleet.scrape(url) is None, "nobody listens any more"
+
+
+def test_a_trainer_with_nothing_to_resume_from_is_not_killed_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = {
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:1",
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_REGION": "us-west-2",
+    }
+    fleet = Fleet(plan_of(SHIPPED[0]), tmp_path, variables, lambda _: None, Course())
+    monkeypatch.setattr(fleet, "_newest", lambda: None)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as running:
+        fleet.trainers.append(Process("trainer-0", running, tmp_path / "log", ""))
+        assert fleet._kill_trainer() is False
+        assert fleet.trainers[0].running
+        running.communicate(b"\n")
