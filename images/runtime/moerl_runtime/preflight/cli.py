@@ -98,6 +98,8 @@ def _node(arguments: argparse.Namespace) -> int:
     variables: Mapping[str, str] = arguments.variables
     plan = plans.load(arguments.plan)
     wanted, region = expected(plan, arguments.pool, whole_node=INDEX_VARIABLE in variables), plan["region"].text
+    if arguments.service:
+        _service(arguments)  # Wrong input is said before minutes of checks.
     checks: list[Check] = list(judge(collect(Path("/"), run=run_program, variables=variables), wanted))
     checks.append(
         skipped(identity.NAME, "this pod has no role")
@@ -162,7 +164,8 @@ def _links(
                     clock=time.monotonic,
                     pause=threading.Event().wait,
                 )
-                print("\n".join(lines), end="\n" if lines else "", flush=True)
+                for line in lines:
+                    print(line, flush=True)
             _show(found)
             checks += found
     return checks, "" if failed(checks) else fabric.proven(steps)
@@ -170,20 +173,13 @@ def _links(
 
 def _place(arguments: argparse.Namespace) -> tuple[fabric.Place | None, list[Check]]:
     """Where this node stands among those that work together; None where they did not all come."""
-    variables: Mapping[str, str] = arguments.variables
-    nodes = arguments.nodes or 0
+    nodes: int = arguments.nodes
     if not arguments.service:
         host, port = planned.address(arguments.rendezvous)
-        return fabric.Place(host=host, port=port, nodes=nodes, node=planned.node_index(variables, nodes)), []
-    name, port = planned.address(arguments.service)
-    if nodes < 1:
-        raise InputFault("--nodes", arguments.nodes, "is not a number of nodes", "Write 1 or more.")
-    try:
-        own = str(ip_address(variables.get(ADDRESS_VARIABLE, "")))
-    except ValueError as error:
-        raise InputFault(
-            ADDRESS_VARIABLE, variables.get(ADDRESS_VARIABLE), "is no address", "Start it as the rendered pods do."
-        ) from error
+        node = planned.node_index(arguments.variables, nodes)
+        return fabric.Place(host=host, port=port, nodes=nodes, node=node), []
+    name, port, own = _service(arguments)
+    print(f"waiting until {nodes} nodes behind {name} have come", flush=True)
     meeting = peers.meet(
         own,
         nodes=nodes,
@@ -195,6 +191,18 @@ def _place(arguments: argparse.Namespace) -> tuple[fabric.Place | None, list[Che
     )
     place, check = fabric.placed(meeting, own, port, nodes)
     return place, [check]
+
+
+def _service(arguments: argparse.Namespace) -> tuple[str, int, str]:
+    """(name, port, this pod's address). Raises InputFault where one of them, or the number of nodes, is missing or none."""
+    name, port = planned.address(arguments.service)
+    if (arguments.nodes or 0) < 1:
+        raise InputFault("--nodes", arguments.nodes, "is not a number of nodes", "Write 1 or more.")
+    own = arguments.variables.get(ADDRESS_VARIABLE, "")
+    try:
+        return name, port, str(ip_address(own))
+    except ValueError as error:
+        raise InputFault(ADDRESS_VARIABLE, own, "is no address", "Start it as the rendered pods do.") from error
 
 
 def _gpu(arguments: argparse.Namespace) -> int:

@@ -317,6 +317,5 @@ def test_a_sound_node_goes_on_to_the_fabric_in_the_same_command(
 def test_wrong_input_is_exit_code_2(
     arguments: list[str], variables: dict[str, str], said: str, plan: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pool = "system" if arguments[0] == "node" else "trainer"
-    assert main(["preflight", *arguments, "--plan", plan, "--pool", pool], variables=variables) == 2
+    assert main(["preflight", *arguments, "--plan", plan, "--pool", "trainer"], variables=variables) == 2
     assert said in capsys.readouterr().err
