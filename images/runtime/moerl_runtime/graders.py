@@ -50,6 +50,14 @@ def grade(
     return reward, dict(found)
 
 
+def names() -> list[str]:
+    """Graders that a task may name here. Raises GradeError where one of them cannot be loaded."""
+    known = sorted({"exact", *_installed()})
+    for name in known:
+        _grader(name)
+    return known
+
+
 def exact(
     *, prompt: str, response: str, label: str | None, metadata: Mapping[str, Any]
 ) -> tuple[float, dict[str, Any]]:
@@ -68,7 +76,7 @@ def exact(
 def _grader(name: str) -> Grader:
     if name == "exact":
         return exact
-    installed: dict[str, EntryPoint] = {entry.name: entry for entry in entry_points(group=GROUP)}
+    installed = _installed()
     if name not in installed:
         known = ", ".join(sorted({"exact", *installed}))
         raise GradeError(f"grader {name!r} is not in this image, which has: {known}")
@@ -77,6 +85,10 @@ def _grader(name: str) -> Grader:
     except Exception as error:  # as above
         raise GradeError(f"grader {name} cannot be loaded: {type(error).__name__}: {error}") from error
     return grader
+
+
+def _installed() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
 
 
 def _boxed(text: str) -> str | None:

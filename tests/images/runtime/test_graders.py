@@ -83,3 +83,14 @@ def test_graders_of_other_packages_are_entry_points() -> None:
 def test_whatever_a_grader_raises_or_returns_is_a_grade_error(response: str, why: str) -> None:
     with pytest.raises(graders.GradeError, match=why):
         graders.grade("length", prompt="", response=response, label=None, metadata={"offset": 0})
+
+
+@pytest.mark.usefixtures("installed")
+def test_names_are_the_graders_that_can_be_loaded_and_one_that_cannot_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert graders.names() == ["exact", "length"]
+    graders._grader.cache_clear()
+    monkeypatch.setattr(EntryPoint, "load", lambda _: __import__("no_such_package_anywhere"))
+    with pytest.raises(graders.GradeError, match="length cannot be loaded: ModuleNotFoundError"):
+        graders.names()

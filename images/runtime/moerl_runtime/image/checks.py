@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from moerl_runtime.image.capabilities import Capabilities
-from moerl_runtime.image.contracts import DISTRIBUTIONS, ENGINE_PREFIX, ENGINE_ROUTES, TOOLS
+from moerl_runtime.image.contracts import DISTRIBUTIONS, ENGINE_PREFIX, ENGINE_ROUTES, GRADERS, TOOLS
 from moerl_runtime.image.observed import Contract, Observed, Output, loaded
 from moerl_runtime.preflight.check import Check, judged
 
@@ -31,6 +31,7 @@ def check_image(wanted: Capabilities, seen: Observed) -> tuple[Check, ...]:
     """All checks of the stack, in the order in which one explains the next."""
     groups = (
         _interpreter(wanted, seen),
+        _runtime(seen),
         _efa(wanted, seen),
         _gin(wanted, seen),
         _nccl(wanted, seen),
@@ -68,6 +69,27 @@ def _interpreter(wanted: Capabilities, seen: Observed) -> Iterator[Check]:
         found=", ".join(seen.private[:5]) or "all readable",
         needed="readable by user 1000, as which agents and exporters run",
         fix="Copy with --chmod, and not below /root.",
+    )
+
+
+def _runtime(seen: Observed) -> Iterator[Check]:
+    found = loaded(seen.runtime) or {}
+    version, installed, imported = (found.get(name) for name in ("version", "installed", "imported"))
+    yield judged(
+        "package moerl-runtime",
+        installed is not None and installed == imported,
+        found=f"{version} in {installed}, imported from {imported}" if found else _last_line(seen.runtime),
+        needed="the installed package, and no other copy, in a process of another folder",
+        fix="Install it last (build/install-runtime.sh package): a copied folder has no entry points.",
+    )
+    known = found.get("graders")
+    names = [str(name) for name in known] if isinstance(known, list) else []
+    yield judged(
+        "graders",
+        set(GRADERS) <= set(names),
+        found=", ".join(names) or "none",
+        needed=", ".join(GRADERS),
+        fix="They are entry points of the installed package: install it (build/install-runtime.sh package).",
     )
 
 

@@ -93,6 +93,9 @@ DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """What moerl_runtime imports in an image of that framework, at any version; Miles' weights come compressed and summed."""
 
+GRADERS = ("count_on", "exact")
+"""Graders of this package: tasks of the smoke job name the first."""
+
 ENGINE_MODULE = "sglang.srt.entrypoints.http_server"
 ENGINE_ROUTES = (
     "/abort_request",

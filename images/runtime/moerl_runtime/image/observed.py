@@ -63,6 +63,21 @@ print(json.dumps(found))
 """
 """torch first, as every program of a run does; then which NCCL is loaded, and the version that it says of itself."""
 
+RUNTIME_PROBE = """
+import json
+import moerl_runtime
+from importlib.metadata import distribution
+from moerl_runtime import graders
+found = distribution("moerl-runtime")
+print(json.dumps({
+    "version": found.version,
+    "installed": str(found.locate_file("moerl_runtime/__init__.py")),
+    "imported": moerl_runtime.__file__,
+    "graders": graders.names(),
+}))
+"""
+"""A process of its own, since this one may have been started in the package's own folder."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
@@ -98,6 +113,7 @@ class Observed:
     """Every libnccl.so* of the file system, links resolved."""
     nccl_header: bool
     probe: Output
+    runtime: Output
     plugin: str | None
     symbols: Mapping[str, Output]
     """nm of the plugin and of the verbs libraries, by path."""
@@ -172,13 +188,14 @@ def observe(
         linked = {str(path): run(["ldd", "-r", str(path)], variables) for path in watched}
     return Observed(
         python=sys.version_info[:2],
-        packages={name.lower().replace("_", "-"): found.version for found in distributions() if (name := found.name)},
+        packages=_packages(),
         installer=_text(root / "opt/amazon/efa_installed_packages"),
         providers=run([str(root / EFA_FOLDER / "bin/fi_info"), "-l"], {}),
         libfabric=run([str(root / EFA_FOLDER / "bin/fi_info"), "--version"], {}),
         nccl_files=tuple(_resolved(_everywhere(root, "libnccl.so"))),
         nccl_header=(root / "opt/nccl/include/nccl_device.h").is_file(),
         probe=probe,
+        runtime=run([sys.executable, "-c", RUNTIME_PROBE], {}),
         plugin=plugin,
         symbols={
             path: run(["nm", "-D", "--defined-only", path], {}) for path in [*([plugin] if plugin else []), *verbs]
@@ -197,6 +214,15 @@ def observe(
         train_script=train_script if train_script and Path(train_script).is_file() else None,
         tools=tuple(sorted(path.name for path in Path(train_script or "/").parent.glob("tools/*.py"))),
     )
+
+
+def _packages() -> dict[str, str]:
+    """Versions by distribution. Of two with one name the first on the path is imported."""
+    found: dict[str, str] = {}
+    for distribution in distributions():
+        if name := distribution.name:
+            found.setdefault(name.lower().replace("_", "-"), distribution.version)
+    return found
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from infra.catalog import CATALOG
 from infra.catalog.software import Software
 from infra.config.image_arguments import CAPABILITIES, CHECKOUTS, image_arguments, unresolved_arguments
 from moerl_runtime.image.capabilities import Capabilities, DeepEp
-from moerl_runtime.image.contracts import DISTRIBUTIONS, ENGINE_ROUTES, EXTENSION_POINTS, TOOLS, ExtensionPoint
+from moerl_runtime.image.contracts import DISTRIBUTIONS, ENGINE_ROUTES, EXTENSION_POINTS, GRADERS, TOOLS, ExtensionPoint
 from moerl_runtime.image.observed import Contract, Observed, Output
 
 PLUGIN = "/opt/amazon/ofi-nccl/lib/libnccl-net-ofi.so"
@@ -89,6 +89,20 @@ def probed(stack: Capabilities, **changes: object) -> Output:
     return done("a library's own words\n" + json.dumps(document | changes) + "\n")
 
 
+RUNTIME_FILE = "/opt/moerl/moerl_runtime/__init__.py"
+
+
+def runtime(**changes: object) -> Output:
+    """What the image's own package says of itself."""
+    document: dict[str, object] = {
+        "version": "0.1.0",
+        "installed": RUNTIME_FILE,
+        "imported": RUNTIME_FILE,
+        "graders": list(GRADERS),
+    }
+    return done(json.dumps(document | changes) + "\n")
+
+
 def _kept(point: ExtensionPoint) -> Contract:
     if point.kind != "call":
         return Contract(point=point, found=(*point.expects, "more"))
@@ -113,6 +127,7 @@ def good(stack: Capabilities, **changes: object) -> Observed:
         nccl_files=(NCCL,),
         nccl_header=True,
         probe=probed(stack),
+        runtime=runtime(),
         plugin=PLUGIN,
         symbols={
             PLUGIN: exports("ncclNetPlugin_v11", "ncclGinPlugin_v11", "ncclGinPlugin_v13", "ncclGinPlugin_v14"),

@@ -60,6 +60,8 @@ FAULTS: dict[str, dict[str, Any]] = {
     "package torch": {"packages": {**good(GDA).packages, "torch": "2.12.1+cu130"}},
     "package sglang": {"packages": {k: v for k, v in good(GDA).packages.items() if k != "sglang"}},
     "files for other users": {"private": ("/opt/moerl/capabilities.json",)},
+    "package moerl-runtime": {"runtime": outputs.runtime(imported="/mnt/runtime/moerl_runtime/__init__.py")},
+    "graders": {"runtime": outputs.runtime(graders=["exact"])},
     "EFA installer": {"installer": outputs.packages_file("1.49.0")},
     "libfabric": {"libfabric": outputs.libfabric("2.4.0amzn5.0")},
     "EFA provider": {"providers": done("shm:\n    version: 206.0\nefa_like:\n    version: 1.0\n")},
@@ -123,6 +125,13 @@ def test_imports_that_fail_are_shown_by_their_last_line() -> None:
     checks = failed(check_image(GDA, good(GDA, probe=done(text, code=1))))
     assert {"import", "deep_ep imported from"} == names(checks)
     assert "libnvshmem_host.so.3" in next(check for check in checks if check.name == "import").found
+
+
+def test_a_copied_folder_is_no_installed_package() -> None:
+    text = "Traceback (most recent call last):\nimportlib.metadata.PackageNotFoundError: moerl-runtime\n"
+    checks = failed(check_image(GDA, good(GDA, runtime=done(text, code=1))))
+    assert {"package moerl-runtime", "graders"} == names(checks)
+    assert "PackageNotFoundError" in checks[0].found
 
 
 @pytest.mark.parametrize(
@@ -207,7 +216,7 @@ JUNK = st.text(max_size=200)
 @given(
     text=JUNK,
     code=st.sampled_from([0, 1, 124, 127]),
-    field=st.sampled_from(["providers", "libfabric", "probe", "compiler"]),
+    field=st.sampled_from(["providers", "libfabric", "probe", "runtime", "compiler"]),
 )
 def test_whatever_a_program_prints_is_a_verdict_and_no_crash(text: str, code: int, field: str) -> None:
     checks = check_image(GDA, good(GDA, **{field: Output(code=code, text=text)}))

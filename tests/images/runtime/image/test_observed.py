@@ -155,6 +155,16 @@ def test_sources_of_the_module_without_one_of_their_files_are_none(name: str, ro
     assert not seen_in(root, Programs()).gdrdrv_sources
 
 
+def test_of_two_versions_of_a_package_the_one_that_is_imported_is_seen(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place, version in (("debian", "2.7.0"), ("local", "2.10.1")):
+        metadata = f"Metadata-Version: 2.1\nName: Py_JWT_like\nVersion: {version}\n"
+        write(tmp_path / place / f"Py_JWT_like-{version}.dist-info/METADATA", metadata)
+        monkeypatch.syspath_prepend(tmp_path / place)
+    assert seen_in(root, Programs()).packages["py-jwt-like"] == "2.10.1"
+
+
 def test_an_empty_root_is_seen_too_and_fails(tmp_path: Path) -> None:
     seen = observe(GDA, run=programs({}), library_path="", train_script=None, root=tmp_path, packages=tmp_path)
     assert seen.nccl_files == ()
