@@ -138,18 +138,34 @@ def _row(number: int, line: bytes, columns: Columns) -> Row:
         ) from error
     label = None if columns.label is None else written.get(columns.label)
     metadata = written.get(columns.metadata) or {}
-    tools = None if columns.tools is None else written.get(columns.tools)
-    if not isinstance(prompt, str | list) or not isinstance(metadata, dict):
+    tools = None if columns.tools is None else _tools(written.get(columns.tools), where)
+    if not isinstance(prompt, str | list):
         raise InputFault(
             where, type(prompt).__name__, "is neither text nor a list of messages", f"Change {columns.prompt!r}."
         )
+    if not isinstance(metadata, dict):
+        raise InputFault(where, type(metadata).__name__, "is no object", f"Change {columns.metadata!r}.")
+    grader = written.get("grader")
+    if not (grader is None or isinstance(grader, str)):
+        raise InputFault(where, grader, "is no name of a grader", "Change 'grader'.")
     return Row(
         prompt=prompt if isinstance(prompt, str) else tuple(prompt),
         label=None if label is None else label if isinstance(label, str) else json.dumps(label),
         metadata=metadata,
-        grader=written.get("grader"),
-        tools=tuple(json.loads(tools) if isinstance(tools, str) else tools) if tools else None,
+        grader=grader,
+        tools=tools,
     )
+
+
+def _tools(written: Any, where: str) -> tuple[Any, ...] | None:
+    """A list, or a text that has one in JSON."""
+    try:
+        found = json.loads(written) if isinstance(written, str) and written else written
+    except ValueError as error:
+        raise InputFault(where, written[:80], f"is no JSON: {error}", "Change the tools.") from error
+    if found and not isinstance(found, list):
+        raise InputFault(where, type(found).__name__, "is no list of tools", "Change the tools.")
+    return tuple(found) if found else None
 
 
 def renderer(tokenizer: Any, *, chat_template: bool, template_arguments: Mapping[str, Any] | None = None) -> Render:

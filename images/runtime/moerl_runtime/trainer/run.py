@@ -307,11 +307,8 @@ def _watch(
     asked, warned = block is None or sentinel is None, False
     signal_at = committed_at = around.clock()
     while (code := process.poll()) is None:
-        if not lease.held():
-            # train.py is killed at once: another attempt may write already, and nothing of this one counts any more.
-            raise LeaseLost(
-                "lease", order.run, f"attempt {lease.attempt.number} no longer holds it", "The newer attempt goes on."
-            )
+        # train.py is killed at once: another attempt may write already, and nothing of this one counts any more.
+        _hold(order, lease)
         now = around.clock()
         if not asked and block is not None and sentinel is not None and now >= signal_at:
             signal_at = now + SIGNAL_SECONDS
@@ -370,7 +367,8 @@ def _finish(order: Order, around: Around, control: Control, lease: Lease, resume
         found := _tried(around, "checkpoint", lambda: _show_committed(order, around, control))
     ) is None or found.step < last:
         now = around.clock()
-        if now - began > patience or not lease.held():
+        _hold(order, lease)
+        if now - began > patience:
             raise handover.NotCommitted(
                 "step", last, f"was not committed within {now - began:.0f} s after the end", "See the uploader's log."
             )
@@ -382,6 +380,14 @@ def _finish(order: Order, around: Around, control: Control, lease: Lease, resume
             raise handover.NotCommitted("step", last, "was not committed when the run was stopped", "Run it again.")
     around.report(f"trainer: step {last} is committed; the run is at its end")
     return gates.history(found.metadata.get("history"))
+
+
+def _hold(order: Order, lease: Lease) -> None:
+    """Raises LeaseLost where another attempt may have begun."""
+    if not lease.held():
+        raise LeaseLost(
+            "lease", order.run, f"attempt {lease.attempt.number} no longer holds it", "The newer attempt goes on."
+        )
 
 
 def _show_committed(order: Order, around: Around, control: Control) -> Checkpoint | None:

@@ -15,7 +15,7 @@ from moerl_runtime.faults import InputFault
 from moerl_runtime.trainer.prompts import Columns, Prompts, Row, fingerprint, parse, read, renderer
 from tests.images.runtime.trainer.fakes import Bed, Tokenizer
 
-COLUMNS = Columns(prompt="prompt", label="label")
+COLUMNS = Columns(prompt="prompt", label="label", tools="tools")
 RENDER = renderer(Tokenizer(), chat_template=False)
 
 
@@ -71,6 +71,22 @@ def test_a_task_holds_text_tokens_label_and_grader() -> None:
     assert other.grader == "environment:shell"
 
 
+@pytest.mark.parametrize(
+    ("written", "tools"),
+    [
+        ({}, None),
+        ({"tools": None}, None),
+        ({"tools": ""}, None),
+        ({"tools": []}, None),
+        ({"tools": [{"name": "x"}]}, ({"name": "x"},)),
+        ({"tools": '[{"name": "x"}]'}, ({"name": "x"},)),
+    ],
+)
+def test_tools_are_a_list_or_a_text_that_has_one(written: dict[str, object], tools: object) -> None:
+    (row,) = parse(json.dumps({"prompt": "a"} | written).encode(), COLUMNS)
+    assert row.tools == tools
+
+
 def test_a_prompt_that_is_too_long_or_empty_is_no_task() -> None:
     assert prompts(1, tokens_max=2).payload(0, 0) is None
     assert prompts(1, tokens_max=3).payload(0, 0) is not None
@@ -90,7 +106,16 @@ def test_messages_go_through_the_chat_template_and_nothing_else_does() -> None:
 
 @pytest.mark.parametrize(
     ("line", "what"),
-    [("{", "has no 'prompt'"), ('{"text": 1}', "has no 'prompt'"), ('{"prompt": 3}', "neither"), ("[]", "has no")],
+    [
+        ("{", "has no 'prompt'"),
+        ('{"text": 1}', "has no 'prompt'"),
+        ('{"prompt": 3}', "neither"),
+        ("[]", "has no"),
+        ('{"prompt": "a", "metadata": [1]}', "'list': is no object"),
+        ('{"prompt": "a", "grader": 5}', "5: is no name of a grader"),
+        ('{"prompt": "a", "tools": "{"}', "is no JSON"),
+        ('{"prompt": "a", "tools": {"name": "x"}}', "'dict': is no list of tools"),
+    ],
 )
 def test_a_bad_line_is_named(line: str, what: str) -> None:
     with pytest.raises(InputFault, match="line 2") as caught:

@@ -302,6 +302,17 @@ def test_a_lost_lease_ends_train_py_at_once(rig: Rig) -> None:
     assert caught.value.exit_code == 4
 
 
+def test_a_lease_that_is_lost_while_the_last_commit_is_awaited_is_told_as_that(rig: Rig) -> None:
+    """And not as an uploader that was too slow."""
+
+    def lose() -> None:
+        rig.clock.now += lease.TTL_SECONDS
+
+    with pytest.raises(LeaseLost, match="no longer holds it") as caught:
+        rig.run(Train(*steps(rig, 1, 3), lose, 0))
+    assert caught.value.exit_code == 4
+
+
 def test_sigterm_ends_train_py_in_order(rig: Rig) -> None:
     def stop() -> None:
         rig.stopped = True
