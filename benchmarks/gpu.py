@@ -217,6 +217,11 @@ def preflight(machine: Machine) -> None:
     _moerl(machine, "preflight", "preflight", "gpu", "--pool", POOL, "--ranks", str(machine.ranks), seconds=240)
 
 
+def fabric(machine: Machine) -> None:
+    """What preflight runs between nodes, on the only one: NCCL, then DeepEP."""
+    _moerl(machine, "fabric", "preflight", "fabric", *_meeting(machine, "fabric"), seconds=300)
+
+
 def nccl(machine: Machine) -> None:
     _bench(machine, "nccl", "--largest-mib", "1024")
 
@@ -248,23 +253,13 @@ def upstream(machine: Machine) -> None:
 
 
 def _bench(machine: Machine, kind: str, *arguments: str) -> None:
-    _moerl(
-        machine,
-        kind,
-        "bench",
-        kind,
-        "--pool",
-        POOL,
-        "--rendezvous",
-        f"127.0.0.1:{PORT}",
-        "--nodes",
-        "1",
-        "--ranks",
-        str(machine.ranks),
-        "--logs",
-        str(machine.work / "logs" / kind),
-        *arguments,
-        seconds=300,
+    _moerl(machine, kind, "bench", kind, *_meeting(machine, kind), *arguments, seconds=300)
+
+
+def _meeting(machine: Machine, name: str) -> tuple[str, ...]:
+    return (
+        *("--pool", POOL, "--rendezvous", f"127.0.0.1:{PORT}", "--nodes", "1", "--ranks", str(machine.ranks)),
+        *("--logs", str(machine.work / "logs" / name)),
     )
 
 
@@ -290,7 +285,7 @@ def _last_document(output: str) -> Any:
 
 
 STEPS: Mapping[str, Callable[[Machine], None]] = {
-    step.__name__: step for step in (facts, unpack, build, preflight, nccl, deepep, upstream)
+    step.__name__: step for step in (facts, unpack, build, preflight, fabric, nccl, deepep, upstream)
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import gpu
+from moerl_runtime.bench import cli as bench_cli
+from moerl_runtime.preflight import cli as preflight_cli
 
 
 @pytest.fixture
@@ -51,6 +54,27 @@ def test_the_build_is_done_once_and_measurements_again(machine: gpu.Machine, mon
     assert gpu._steps(machine, ["build", "nccl"]) == 0
     assert gpu._steps(machine, ["build", "nccl"]) == 0
     assert ran == ["build", "nccl", "nccl"]
+
+
+@pytest.mark.parametrize("step", ["preflight", "fabric", "nccl", "deepep"])
+def test_what_a_step_asks_of_the_image_is_what_the_image_takes(
+    step: str, machine: gpu.Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[tuple[str, ...]] = []
+
+    def run(_: gpu.Machine, *command: str, seconds: float) -> str:
+        assert seconds > 0
+        ran.append(command)
+        return '{"verdict": "passed"}'
+
+    monkeypatch.setattr(gpu.Machine, "run", run)
+    gpu.STEPS[step](machine)
+    ((_, _, _, part, *arguments),) = ran
+    parser = argparse.ArgumentParser()
+    {"preflight": preflight_cli, "bench": bench_cli}[part].register(parser.add_subparsers())
+    parsed = parser.parse_args([part, *arguments])
+    assert (parsed.pool, parsed.ranks, parsed.plan) == (gpu.POOL, 2, machine.payload / "plan.json")
+    assert machine.results["documents"][step] == {"verdict": "passed"}
 
 
 def test_a_program_that_lasts_is_ended_with_its_children(machine: gpu.Machine, tmp_path: Path) -> None:
