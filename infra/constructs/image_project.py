@@ -34,6 +34,8 @@ QUEUED_MINUTES = 480
 SCAN_WAIT_SECONDS, SCAN_ATTEMPTS = 20, 180
 PUSH = (
     "ecr:BatchCheckLayerAvailability",
+    # Docker asks whether the manifest is there before it pushes (ECR user guide, permissions for pushing an image).
+    "ecr:BatchGetImage",
     "ecr:CompleteLayerUpload",
     "ecr:DescribeImageScanFindings",
     "ecr:DescribeImages",

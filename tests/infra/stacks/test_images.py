@@ -49,6 +49,7 @@ def test_the_role_grants_what_a_build_calls_and_no_more(reference: Template) -> 
         "logs:PutLogEvents": log,
         "ecr:GetAuthorizationToken": ["*"],
         "ecr:BatchCheckLayerAvailability": repository,
+        "ecr:BatchGetImage": repository,
         "ecr:CompleteLayerUpload": repository,
         "ecr:DescribeImageScanFindings": repository,
         "ecr:DescribeImages": repository,
