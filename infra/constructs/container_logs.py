@@ -1,7 +1,8 @@
-"""Log groups that the CloudWatch agent writes to, made before the agent would make them.
+"""Log groups that the CloudWatch agent and its Fluent Bit write to, made before these would make them.
 
-A group that the agent makes keeps everything for ever, and once it exists CloudFormation cannot create it: whatever
-installs the agent depends on what this module returns.
+A group that they make keeps everything for ever, and once it exists CloudFormation cannot create it: whatever installs the
+agent depends on what this module returns. Fluent Bit's are three: containers, the node's kubelet and containerd with the CNI
+and kube-proxy, and its kernel and system log (values.yaml of the add-on's chart).
 """
 
 from __future__ import annotations
@@ -12,20 +13,26 @@ from constructs import Construct
 
 from infra.config.plan import Plan
 
-CONTAINER_LOG_RETENTION = logs.RetentionDays.ONE_MONTH
+LOG_RETENTION = logs.RetentionDays.ONE_MONTH
 PERFORMANCE_LOG_RETENTION = logs.RetentionDays.ONE_WEEK
 """Container Insights derives its metrics from these events as they arrive; the events are for debugging alone."""
 
 
 def container_log_groups(scope: Construct, plan: Plan) -> tuple[logs.LogGroup, ...]:
-    """Groups of container output and of Container Insights events, for the stack that installs the agent."""
-    performance = plan.names.container_log_group.removesuffix("/application") + "/performance"
+    """Groups of containers, nodes and Container Insights events, for the stack that installs the agent."""
+    below = plan.names.container_log_group.removesuffix("application")
     return tuple(
         logs.LogGroup(
-            scope, identifier, log_group_name=name, retention=retention, removal_policy=cdk.RemovalPolicy.DESTROY
+            scope,
+            identifier,
+            log_group_name=f"{below}{kind}",
+            retention=retention,
+            removal_policy=cdk.RemovalPolicy.DESTROY,
         )
-        for identifier, name, retention in (
-            ("ContainerLogs", plan.names.container_log_group, CONTAINER_LOG_RETENTION),
-            ("PerformanceLogs", performance, PERFORMANCE_LOG_RETENTION),
+        for identifier, kind, retention in (
+            ("ContainerLogs", "application", LOG_RETENTION),
+            ("DataplaneLogs", "dataplane", LOG_RETENTION),
+            ("HostLogs", "host", LOG_RETENTION),
+            ("PerformanceLogs", "performance", PERFORMANCE_LOG_RETENTION),
         )
     )

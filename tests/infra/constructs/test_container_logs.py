@@ -27,5 +27,7 @@ def test_the_agent_s_groups_exist_before_it_and_forget() -> None:
         for one in template["Resources"].values()
     } == {
         "/aws/containerinsights/starter-p5en/application": 30,
+        "/aws/containerinsights/starter-p5en/dataplane": 30,
+        "/aws/containerinsights/starter-p5en/host": 30,
         "/aws/containerinsights/starter-p5en/performance": 7,
     }

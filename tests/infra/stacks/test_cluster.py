@@ -99,7 +99,7 @@ def test_the_agents_log_groups_exist_before_the_agent_could_make_them(cluster: T
         for logical_id, resource in by_type(cluster, "AWS::Logs::LogGroup").items()
     }
     agent = addon(cluster, "amazon-cloudwatch-observability")
-    for kind in ("application", "performance"):
+    for kind in ("application", "dataplane", "host", "performance"):
         assert after(cluster, names[f"/aws/containerinsights/reference-p5en/{kind}"], agent)
 
 
@@ -255,13 +255,19 @@ def test_the_prepare_job_alone_reads_the_hub_token(plan: Plans, template: Templa
     assert writes["Resource"] == "arn:aws:s3:::starter-p5en-weights-123456789012-us-west-2/models/*"
 
 
-def test_the_autoscaler_may_change_groups_of_this_cluster_alone(cluster: Template) -> None:
+def test_the_autoscaler_may_change_the_groups_that_it_scales_alone(plan: Plans, cluster: Template) -> None:
     (change,) = [
         item for item in statements(cluster, "cluster-autoscaler") if "autoscaling:SetDesiredCapacity" in item["Action"]
     ]
     assert change["Condition"] == {
-        "StringEquals": {"aws:ResourceTag/k8s.io/cluster-autoscaler/reference-p5en": "owned"}
+        "StringEquals": {
+            "aws:ResourceTag/k8s.io/cluster-autoscaler/reference-p5en": "owned",
+            "aws:ResourceTag/moerl.io/scaled-by": "autoscaler",
+        }
     }
+    tagged = {pool.name for pool in plan("reference-p5en").pools if pool.scaler_tags.get("moerl.io/scaled-by")}
+    assert "rollout" in tagged
+    assert "trainer" not in tagged
 
 
 def test_the_node_role_has_no_access_to_data(cluster: Template) -> None:
