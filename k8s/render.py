@@ -89,7 +89,8 @@ def manifests(plan: Plan, *, image: str | None, outputs: Outputs | None = None) 
         ]
         by_hand = jobs.files(plan, image=image)
         if storage.ready(plan, outputs):
-            by_hand = (*by_hand, ManifestFile(name=TRAINER_FILE, objects=trainer.objects(plan, image=image)))
+            run = trainer.objects(plan, image=image, outputs=outputs)
+            by_hand = (*by_hand, ManifestFile(name=TRAINER_FILE, objects=run))
         else:
             left_out.append("the trainer: the id of its scratch file system is known after the deploy")
     applied.append(("0600-observability", observability.objects(plan)))

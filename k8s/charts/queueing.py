@@ -17,11 +17,11 @@ from dataclasses import fields, is_dataclass
 
 from infra.config.plan import Plan
 from infra.config.pod_plan import PodResources
-from infra.config.pool_plan import EFA_RESOURCE, GPU_RESOURCE, HUGE_PAGES_RESOURCE, PoolPlan, scaled_outside
+from infra.config.pool_plan import EFA_RESOURCE, GPU_RESOURCE, HUGE_PAGES_RESOURCE, PoolPlan
 from k8s.charts.priorities import CLASSES
 from k8s.manifest import Object, obj
 from k8s.names import BATCH_QUEUE, RUN_NAMESPACE, TRAINER_PRIORITY, TRAINER_QUEUE, WORKER_PRIORITY
-from k8s.pods import on_pool, quantity
+from k8s.pods import counted, on_pool, quantity
 
 API = "kueue.x-k8s.io/v1beta2"
 """The version that 0.17 stores; it still serves v1beta1, with a warning."""
@@ -30,6 +30,10 @@ TOPOLOGY = "nodes"
 """By it Kueue places a workload node by node before it admits it: one node short admits nothing. Only flavors of pools whose
 nodes are there, or come by a schedule, have it; an autoscaler brings nodes for pods that wait, so there it would wait for
 ever."""
+AUTOSCALED_SUFFIX = ".autoscaled"
+"""Ends the flavor's name of a pool without the topology. A flavor can neither lose one nor, once it has one, change its
+tolerations: a pool that goes from a fixed size to a range has another flavor, and the old one, which no queue names any
+more, is of no effect. No pool's name has a dot."""
 PRIORITIES: Mapping[str, str] = {TRAINER_QUEUE: TRAINER_PRIORITY, BATCH_QUEUE: WORKER_PRIORITY}
 """Workload priority class → the priority class of the pods, whose value it has."""
 
@@ -114,21 +118,17 @@ def _pods(value: object) -> Iterator[PodResources]:
             yield from _pods(item)
 
 
+def flavor_name(pool: PoolPlan) -> str:
+    return pool.name if counted(pool) else pool.name + AUTOSCALED_SUFFIX
+
+
 def _flavor(pool: PoolPlan) -> Object:
-    """Kueue adds labels and tolerations to the pods that it admits on the flavor."""
-    place = on_pool(pool)
-    return obj(
-        API,
-        "ResourceFlavor",
-        pool.name,
-        spec={
-            "nodeLabels": place["nodeSelector"],
-            "tolerations": place["tolerations"],
-            **({} if scaled_outside(pool) == "autoscaler" else {"topologyName": TOPOLOGY}),
-        },
-    )
+    """By its labels Kueue finds the flavor of a pod. Pods bring their own tolerations, which may change."""
+    labels = on_pool(pool)["nodeSelector"]
+    topology = {"topologyName": TOPOLOGY} if counted(pool) else {}
+    return obj(API, "ResourceFlavor", flavor_name(pool), spec={"nodeLabels": labels, **topology})
 
 
 def _quota(pool: PoolPlan, covered: tuple[str, ...]) -> Object:
     has = node_quota(pool)
-    return {"name": pool.name, "resources": [{"name": name, "nominalQuota": has[name]} for name in covered]}
+    return {"name": flavor_name(pool), "resources": [{"name": name, "nominalQuota": has[name]} for name in covered]}

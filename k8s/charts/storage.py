@@ -3,6 +3,9 @@
 FSx for Lustre as one static volume, or the nodes' own NVMe. Checkpoints never go below a bucket mounted as a file system:
 Mountpoint for S3 has no rename and no overwrite, and both Megatron and safetensors need one. Nothing here mounts a bucket;
 models come from S3 by download, and the run sees them read-only.
+
+Volume and claim are named after the file system: neither can be led to another one, and a run that still uses the old one
+keeps its claim.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from k8s.names import RUN_NAMESPACE, SCRATCH_CLAIM
 from k8s.pods import Spec
 
 DRIVER = "fsx.csi.aws.com"
+NOMINAL_SIZE = "1200Gi"
+"""Of volume and claim, for whatever size: Lustre knows no quota by it, and a static claim cannot grow with its file system."""
 
 
 def ready(plan: Plan, outputs: Outputs | None) -> bool:
@@ -24,11 +29,21 @@ def ready(plan: Plan, outputs: Outputs | None) -> bool:
     return plan.storage.scratch == "nvme" or (outputs is not None and outputs.file_system_id is not None)
 
 
+def claim_name(plan: Plan, outputs: Outputs | None) -> str | None:
+    """The claim of the file system; None for scratch on NVMe. Raises ValueError before `ready`."""
+    if plan.storage.scratch == "nvme":
+        return None
+    if outputs is None or outputs.file_system_id is None:
+        raise ValueError("the id of the scratch file system is known after the deploy")
+    return f"{SCRATCH_CLAIM}-{outputs.file_system_id}"
+
+
 def objects(plan: Plan, outputs: Outputs | None) -> tuple[Object, ...]:
     """Volume and claim of the file system; nothing for scratch on NVMe, or before `ready`."""
-    if plan.storage.scratch == "nvme" or outputs is None or not outputs.file_system_id:
+    name = claim_name(plan, outputs) if ready(plan, outputs) else None
+    if name is None or outputs is None:
         return ()
-    name, size = f"{plan.name}-scratch", {"storage": f"{plan.storage.scratch_gib}Gi"}
+    size = {"storage": NOMINAL_SIZE}
     return (
         obj(
             "v1",
@@ -40,7 +55,7 @@ def objects(plan: Plan, outputs: Outputs | None) -> tuple[Object, ...]:
                 # The file system belongs to its CloudFormation stack.
                 "persistentVolumeReclaimPolicy": "Retain",
                 "storageClassName": "",
-                "claimRef": {"namespace": RUN_NAMESPACE, "name": SCRATCH_CLAIM},
+                "claimRef": {"namespace": RUN_NAMESPACE, "name": name},
                 "mountOptions": ["flock"],
                 "csi": {
                     "driver": DRIVER,
@@ -55,7 +70,7 @@ def objects(plan: Plan, outputs: Outputs | None) -> tuple[Object, ...]:
         obj(
             "v1",
             "PersistentVolumeClaim",
-            SCRATCH_CLAIM,
+            name,
             namespace=RUN_NAMESPACE,
             spec={
                 "accessModes": ["ReadWriteMany"],
@@ -67,8 +82,9 @@ def objects(plan: Plan, outputs: Outputs | None) -> tuple[Object, ...]:
     )
 
 
-def scratch(plan: Plan) -> tuple[Spec, Spec]:
-    """(volume, mount) of scratch at the directory that holds checkpoints, published weights and exports."""
-    if plan.storage.scratch == "nvme":
+def scratch(plan: Plan, claim: str | None) -> tuple[Spec, Spec]:
+    """(volume, mount) of scratch at the directory that holds checkpoints, published weights and exports. `claim` is
+    `claim_name`'s."""
+    if claim is None:
         return pods.local_cache("scratch", scratch_directory(plan))
-    return pods.scratch_volume(SCRATCH_CLAIM, "scratch", scratch_directory(plan))
+    return pods.scratch_volume(claim, "scratch", scratch_directory(plan))

@@ -36,10 +36,12 @@ import json
 from collections.abc import Sequence
 
 from infra.catalog import CATALOG
+from infra.config.outputs import Outputs
 from infra.config.plan import Plan
 from infra.config.pod_plan import PodResources
 from infra.config.pool_plan import LABEL_DOMAIN
 from k8s import pods
+from k8s.charts import storage
 from k8s.charts.trainer_pods import CONFIG_PATH, RUN_LABEL, fabric, head, submitter, worker
 from k8s.flags import miles, slime
 from k8s.manifest import Object, component, obj
@@ -59,18 +61,23 @@ OBJECT_STORE_SHARE = 2
 """Ray's object store has half of shared memory; NCCL and data loading have the other."""
 
 
-def objects(plan: Plan, *, image: str) -> tuple[Object, ...]:
+def objects(plan: Plan, *, image: str, outputs: Outputs | None = None) -> tuple[Object, ...]:
     """ConfigMap with the flags, the Service where workers meet, and the RayJob, to be created together. `image` is the run's,
     by digest.
 
-    Raises EnvironmentFault for trainer flags of the file that cannot work.
+    Raises EnvironmentFault for trainer flags of the file that cannot work, ValueError unless `storage.ready`.
     """
-    return _run(plan, run_name(plan, image=image), image)
+    claim = storage.claim_name(plan, outputs)
+    return _run(plan, _run_name(plan, image, claim), image, claim)
 
 
-def run_name(plan: Plan, *, image: str) -> str:
+def run_name(plan: Plan, *, image: str, outputs: Outputs | None = None) -> str:
     """`trainer-` and eight digits of a digest over image, flags and every other field of the job."""
-    unnamed = json.dumps(_run(plan, TRAINER, image), sort_keys=True)
+    return _run_name(plan, image, storage.claim_name(plan, outputs))
+
+
+def _run_name(plan: Plan, image: str, claim: str | None) -> str:
+    unnamed = json.dumps(_run(plan, TRAINER, image, claim), sort_keys=True)
     return f"{TRAINER}-{hashlib.sha256(unnamed.encode()).hexdigest()[:8]}"
 
 
@@ -92,9 +99,9 @@ def budget(plan: Plan) -> tuple[Object, ...]:
     )
 
 
-def _run(plan: Plan, name: str, image: str) -> tuple[Object, ...]:
+def _run(plan: Plan, name: str, image: str, claim: str | None) -> tuple[Object, ...]:
     met = (fabric(name),) if plan.workload.trainer.prove_fabric else ()
-    return _config(plan, name), *met, _ray_job(plan, name, image)
+    return _config(plan, name), *met, _ray_job(plan, name, image, claim)
 
 
 def _config(plan: Plan, name: str) -> Object:
@@ -122,7 +129,7 @@ def _framework(plan: Plan) -> str:
     return CATALOG.software[plan.software].framework
 
 
-def _ray_job(plan: Plan, name: str, image: str) -> Object:
+def _ray_job(plan: Plan, name: str, image: str, claim: str | None) -> Object:
     trainer = plan.workload.trainer
     return obj(
         "ray.io/v1",
@@ -151,7 +158,7 @@ def _ray_job(plan: Plan, name: str, image: str) -> Object:
                         "dashboard-host": "$POD_IP",
                         "object-store-memory": _object_store_bytes(trainer.pods.head),
                     },
-                    "template": head(plan, name, image),
+                    "template": head(plan, name, image, claim),
                 },
                 "workerGroupSpecs": [
                     {
@@ -165,7 +172,7 @@ def _ray_job(plan: Plan, name: str, image: str) -> Object:
                             "num-gpus": str(trainer.pods.worker.gpus),
                             "object-store-memory": _object_store_bytes(trainer.pods.worker),
                         },
-                        "template": worker(plan, name, image),
+                        "template": worker(plan, name, image, claim),
                     }
                 ],
             },

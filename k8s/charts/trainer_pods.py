@@ -38,10 +38,11 @@ HEAD_CUDA = {"NVIDIA_VISIBLE_DEVICES": "none", "NVIDIA_DRIVER_CAPABILITIES": "co
 NO_CUDA = {"NVIDIA_VISIBLE_DEVICES": "void"}
 
 
-def head(plan: Plan, name: str, image: str) -> Spec:
+def head(plan: Plan, name: str, image: str, claim: str | None) -> Spec:
+    """`claim` is `storage.claim_name`'s."""
     resources = plan.workload.trainer.pods.head
     shm, shm_mount = pods.shm(resources)
-    volumes, mounts = _shared(plan, name)
+    volumes, mounts = _shared(plan, name, claim)
     container = pods.container(
         "ray-head",
         image,
@@ -57,15 +58,16 @@ def head(plan: Plan, name: str, image: str) -> Spec:
             f"http://{{POD_IP}}:{DASHBOARD_PORT}/api/gcs_healthz",
         ),
     )
-    restore, upload = _checkpoints(plan, name, image, resources) if plan.storage.scratch == "fsx" else ([], [])
+    restore, upload = _checkpoints(plan, name, image, resources, claim) if claim else ([], [])
     init = [_fetch(plan, name, image, resources), *restore, *upload]
     return _pod(plan, name, "head", init=init, container=container, volumes=[shm, *volumes])
 
 
-def worker(plan: Plan, name: str, image: str) -> Spec:
+def worker(plan: Plan, name: str, image: str, claim: str | None) -> Spec:
+    """As `head`."""
     resources = plan.workload.trainer.pods.worker
     shm, shm_mount = pods.shm(resources)
-    volumes, mounts = _shared(plan, name)
+    volumes, mounts = _shared(plan, name, claim)
     # One directory per image, as the engines have: a kernel is named after its includes, not after what they contain.
     jit, jit_mount = pods.local_cache(f"jit-{image_digest(image)}", JIT_PATH)
     volumes, mounts = [shm, jit, *volumes], [shm_mount, jit_mount, *mounts]
@@ -104,7 +106,7 @@ def worker(plan: Plan, name: str, image: str) -> Spec:
         )
 
     init = [preflight("node", "preflight"), _fetch(plan, name, image, resources)]
-    restore, upload = _checkpoints(plan, name, image, resources) if plan.storage.scratch == "nvme" else ([], [])
+    restore, upload = ([], []) if claim else _checkpoints(plan, name, image, resources, claim)
     init += restore
     if plan.workload.trainer.prove_fabric:
         # After all that one pod may fail at alone: a pod that comes again finds nobody to meet.
@@ -174,11 +176,11 @@ def _placed(container: Spec) -> Spec:
     return pods.with_pod_ip(container | {"env": [attempt, *container.get("env", [])]})
 
 
-def _shared(plan: Plan, name: str) -> tuple[list[Spec], list[Spec]]:
+def _shared(plan: Plan, name: str, claim: str | None) -> tuple[list[Spec], list[Spec]]:
     """Volumes and mounts of head and workers: plan, flags, models (read-only), scratch."""
     plan_volume, plan_mount = run_config.volume()
     models, models_mount = pods.local_cache("models", MODELS_PATH)
-    scratch, scratch_mount = storage.scratch(plan)
+    scratch, scratch_mount = storage.scratch(plan, claim)
     flags = {"name": "trainer-config", "configMap": {"name": name}}
     flags_mount = {"name": "trainer-config", "mountPath": CONFIG_PATH, "readOnly": True}
     return (
@@ -203,12 +205,14 @@ def _fetch(plan: Plan, name: str, image: str, resources: PodResources) -> Spec:
     )
 
 
-def _checkpoints(plan: Plan, name: str, image: str, resources: PodResources) -> tuple[list[Spec], list[Spec]]:
+def _checkpoints(
+    plan: Plan, name: str, image: str, resources: PodResources, claim: str | None
+) -> tuple[list[Spec], list[Spec]]:
     """(restore, uploader for as long as the pod lives); none for a run without checkpoints."""
     if plan.workload.no_checkpoint:
         return [], []
     _, plan_mount = run_config.volume()
-    _, scratch_mount = storage.scratch(plan)
+    _, scratch_mount = storage.scratch(plan, claim)
 
     def step(verb: str, resources: PodResources, *arguments: str) -> Spec:
         return pods.container(

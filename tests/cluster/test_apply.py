@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -12,10 +12,11 @@ from infra.config.plan import Plan
 from infra.local.kubernetes.api import ApiFault, Object
 from infra.local.kubernetes.fleet import applied, created
 from k8s.checks.tree import key_of, tree, where
+from k8s.render import manifests
 from tests.k8s import broken, drafts
 from tests.k8s.admission_cases import CASES, Case
-from tests.k8s.renders import rendered
-from tests.shipped import SHIPPED, plan_of
+from tests.k8s.renders import outputs_of, rendered
+from tests.shipped import IMAGE, SHIPPED, Changes, plan_of
 
 from .bed import Bed, as_pod, refusal
 
@@ -151,6 +152,80 @@ def test_a_pod_on_its_way_out_may_lose_its_finalizers(reference: Bed) -> None:
 def _run_pod(case: Case) -> Object:
     pod: dict[str, Any] = case.pod
     return {**pod, "spec": dict(pod["spec"])}
+
+
+ANOTHER_IMAGE = IMAGE.replace("0" * 64, "1" * 64)
+ANOTHER_FILE_SYSTEM = "fs-fedcba98765432100"
+EDITS: tuple[tuple[str, Changes], ...] = (
+    ("rollout maximum", {"pools.rollout.nodes": {"min": 0, "max": 48}}),
+    ("a fixed rollout on demand", {"pools.rollout.nodes": 32, "pools.rollout.capacity": {"type": "on_demand"}}),
+    ("fixed environments", {"pools.environments.nodes": 16}),
+    ("a range of buffers", {"pools.buffer.nodes": {"min": 1, "max": 4}}),
+    ("buffer type", {"pools.buffer.instance_types": ["r7i.16xlarge"]}),
+    ("gpus per engine", {"workload.rollout.gpus_per_engine": 8, "workload.rollout.expert_parallel": 8}),
+    ("trainer nodes", {"pools.trainer.nodes": 32}),
+    ("trainer on demand", {"pools.trainer.capacity": {"type": "on_demand"}}),
+    ("scratch on NVMe", {"checkpoints.scratch": "nvme"}),
+    ("larger scratch", {"checkpoints.scratch_gib": 38400}),
+    ("labels", {"pools.trainer.labels": {"example.com/team": "rl"}}),
+    (
+        "taints",
+        {"pools.trainer.taints": [{"key": "example.com/team", "value": "rl", "effect": "NO_SCHEDULE"}]},
+    ),
+    ("baseline", {"software": "baseline"}),
+    ("steps", {"workload.steps": 2000}),
+    (
+        "one more pool",
+        {
+            "pools.more": {
+                "role": "rollout",
+                "instance_types": ["p5.48xlarge"],
+                "nodes": {"min": 0, "max": 8},
+                "capacity": {"type": "spot"},
+            }
+        },
+    ),
+    (
+        "router",
+        {"workload.rollout.router": True, "pools.rollout.nodes": 32, "pools.rollout.capacity": {"type": "on_demand"}},
+    ),
+)
+"""What people change in a file, one thing at a time."""
+
+
+def _edited(changes: Changes, *, image: str = IMAGE, file_system: str | None = None) -> list[Object]:
+    plan = plan_of(REFERENCE, changes)
+    outputs = outputs_of(plan)
+    if file_system:
+        outputs = replace(outputs, file_system_id=file_system, file_system_mount_name="hgfedcba")
+    return applied(manifests(plan, image=image, outputs=outputs).files)
+
+
+@pytest.mark.parametrize(
+    ("changes", "image", "file_system"),
+    [
+        *(pytest.param(changes, IMAGE, None, id=name) for name, changes in EDITS),
+        pytest.param({}, ANOTHER_IMAGE, None, id="image"),
+        pytest.param({}, IMAGE, ANOTHER_FILE_SYSTEM, id="another file system"),
+    ],
+)
+def test_an_edit_is_accepted_over_what_an_earlier_render_left(
+    reference: Bed, changes: Changes, image: str, file_system: str | None
+) -> None:
+    """What cannot be changed in place has another name."""
+    before = {key_of(item): item for item in applied(rendered(REFERENCE).files)}
+    changed = [
+        item
+        for item in _edited(changes, image=image, file_system=file_system)
+        if before.get(key_of(item)) != item and reference.knows(item)
+    ]
+    refused = {}
+    for item in changed:
+        fault = refusal(lambda item=item: reference.api.apply(item, dry_run=True))  # type: ignore[misc]
+        if fault is not None:
+            refused[where(item)] = fault.message
+    assert refused == {}
+    assert changed
 
 
 SERVER_REFUSES = frozenset(

@@ -30,6 +30,8 @@ from tests.k8s.drafts import (
     volume,
 )
 
+SCRATCH = "scratch-fs-0123456789abcdef0"
+
 
 def taints_as_vendors_write_them(changed: Draft) -> None:
     """The toleration of vendors' charts: right key, another value."""
@@ -162,7 +164,7 @@ BROKEN: tuple[tuple[str, str, Break], ...] = (
             env=[{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "token", "key": "t"}}}]
         ),
     ),
-    ("reference.claim", "claim that is not rendered", lambda d: drop(d, "PersistentVolumeClaim", "scratch")),
+    ("reference.claim", "claim that is not rendered", lambda d: drop(d, "PersistentVolumeClaim", SCRATCH)),
     (
         "reference.priority-class",
         "priority class that is not rendered",
@@ -337,7 +339,7 @@ BROKEN: tuple[tuple[str, str, Break], ...] = (
         "volume of huge pages without a request",
         lambda d: rollout(d)["volumes"][0].update(emptyDir={"medium": "HugePages"}),
     ),
-    ("reference.claim", "volume that is not rendered", lambda d: drop(d, "PersistentVolume", "reference-p5en-scratch")),
+    ("reference.claim", "volume that is not rendered", lambda d: drop(d, "PersistentVolume", SCRATCH)),
     (
         "reference.queue",
         "queue of another name",

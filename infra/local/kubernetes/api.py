@@ -129,8 +129,9 @@ class Api:
         return self.path(item["apiVersion"], item["kind"], metadata.get("namespace"), metadata["name"])
 
     def apply(self, item: Object, *, dry_run: bool = False) -> Answer:
-        """Server-side apply with strict field validation, as the owner of every field it names."""
-        query = {"fieldManager": FIELD_MANAGER, "force": "true", "fieldValidation": "Strict"}
+        """Server-side apply with strict field validation, as `moerl apply` does it: a field that another manager owns with
+        another value is a conflict (ApiFault 409)."""
+        query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
         if dry_run:
             query["dryRun"] = "All"
         return Answer(*self.request("PATCH", self.path_of(item), item, query, _APPLY))

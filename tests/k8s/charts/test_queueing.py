@@ -34,8 +34,8 @@ def group(plan: Plan) -> Object:
     return only  # type: ignore[no-any-return]
 
 
-def quota(plan: Plan, flavor: str) -> dict[str, str]:
-    (found,) = (entry for entry in group(plan)["flavors"] if entry["name"] == flavor)
+def quota(plan: Plan, pool: str) -> dict[str, str]:
+    (found,) = (entry for entry in group(plan)["flavors"] if entry["name"].partition(".")[0] == pool)
     return {entry["name"]: entry["nominalQuota"] for entry in found["resources"]}
 
 
@@ -105,13 +105,33 @@ def test_the_quota_of_a_flavor_is_its_pool_at_the_maximum_and_takes_a_whole_work
 def test_each_pool_that_runs_work_is_one_flavor_and_the_system_pool_is_none(name: str) -> None:
     plan = plan_of(name)
     working = {pool.name for pool in plan.pools if pool.role != "system"}
-    flavors = {item["metadata"]["name"]: item["spec"] for item in of_kind(plan, "ResourceFlavor")}
-    assert set(flavors) == working == {entry["name"] for entry in group(plan)["flavors"]}
+    flavors = {item["metadata"]["name"]: item["spec"]["nodeLabels"] for item in of_kind(plan, "ResourceFlavor")}
+    assert list(flavors) == [entry["name"] for entry in group(plan)["flavors"]]
     assert next(iter(flavors)) == "trainer"
-    for flavor, spec in flavors.items():
-        assert spec["nodeLabels"] == {"moerl.io/pool": flavor}
-        tolerated = {(one["key"], one["value"], one["effect"]) for one in spec["tolerations"]}
-        assert ("moerl.io/role", plan.pool(flavor).role, "NoSchedule") in tolerated
+    assert sorted(labels["moerl.io/pool"] for labels in flavors.values()) == sorted(working)
+    assert {len(labels) for labels in flavors.values()} == {1}
+
+
+def test_a_flavors_content_is_fixed_by_its_name() -> None:
+    """Kueue refuses most changes of a flavor with a topology, and the taking away of one."""
+    plans = [
+        plan_of("reference-p5en", changes)
+        for changes in (
+            {},
+            {"pools.buffer.nodes": {"min": 1, "max": 4}},
+            {"pools.environments.nodes": 16},
+            {"pools.trainer.taints": [{"key": "example.com/team", "value": "rl", "effect": "NO_SCHEDULE"}]},
+            {"pools.trainer.labels": {"example.com/team": "rl"}},
+            {"pools.trainer.capacity": {"type": "on_demand"}},
+        )
+    ]
+    specs: dict[str, list[Object]] = {}
+    for plan in plans:
+        for item in of_kind(plan, "ResourceFlavor"):
+            specs.setdefault(item["metadata"]["name"], []).append(item["spec"])
+    assert all(spec == found[0] for found in specs.values() for spec in found)
+    assert {"buffer", "buffer.autoscaled", "environments", "environments.autoscaled"} <= set(specs)
+    assert "topologyName" not in specs["buffer.autoscaled"][0]
 
 
 def test_both_queues_lead_to_one_stock_and_the_trainer_takes_its_nodes_back() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 import pytest
@@ -33,10 +34,20 @@ def test_volume_and_claim_name_each_other_and_the_file_system() -> None:
     assert claim["spec"]["volumeName"] == volume["metadata"]["name"]
     reference = volume["spec"]["claimRef"]
     assert (reference["namespace"], reference["name"]) == (claim["metadata"]["namespace"], claim["metadata"]["name"])
+    assert volume["metadata"]["name"] == claim["metadata"]["name"] == "scratch-fs-0123456789abcdef0"
     # An empty class: the default one would provision a disk for the claim.
     assert volume["spec"]["storageClassName"] == claim["spec"]["storageClassName"] == ""
-    assert volume["spec"]["capacity"] == claim["spec"]["resources"]["requests"] == {"storage": "19200Gi"}
     assert volume["spec"]["persistentVolumeReclaimPolicy"] == "Retain"
+
+
+def test_a_larger_file_system_changes_nothing_and_another_one_has_other_names() -> None:
+    """A static claim cannot grow, and neither volume nor claim can be led to another file system."""
+    before = storage.objects(plan_of(FSX), OUTPUTS)
+    assert storage.objects(plan_of(FSX, {"checkpoints.scratch_gib": 38400}), OUTPUTS) == before
+    volume, claim = before
+    assert volume["spec"]["capacity"] == claim["spec"]["resources"]["requests"]
+    other = storage.objects(plan_of(FSX), replace(OUTPUTS, file_system_id="fs-00000000000000001"))
+    assert not {item["metadata"]["name"] for item in before} & {item["metadata"]["name"] for item in other}
 
 
 def test_china_has_its_own_suffix() -> None:
@@ -60,11 +71,16 @@ def test_what_a_render_needs_before_trainer_pods_can_mount_scratch(name, outputs
     assert len(storage.objects(plan_of(name), outputs)) == objects
 
 
+def test_before_the_deploy_nobody_can_name_the_claim() -> None:
+    with pytest.raises(ValueError, match="known after the deploy"):
+        storage.claim_name(plan_of(FSX), None)
+
+
 @pytest.mark.parametrize("name", [FSX, NVME])
 def test_the_mount_is_the_parent_of_the_checkpoint_directory(name) -> None:
     """The file system's link to S3 covers that directory by its last name."""
     plan = plan_of(name)
-    volume, mount = storage.scratch(plan)
+    volume, mount = storage.scratch(plan, storage.claim_name(plan, OUTPUTS))
     assert volume["name"] == mount["name"]
     assert mount["mountPath"] == str(PurePosixPath(plan.storage.checkpoint_path).parent)
     assert ("persistentVolumeClaim" in volume) == (plan.storage.scratch == "fsx")

@@ -12,6 +12,7 @@ from infra.config.pool_plan import EFA_RESOURCE, GPU_RESOURCE, HUGE_PAGES_RESOUR
 from k8s import pods
 from k8s.charts import trainer
 from k8s.flags.sglang_rules import parse
+from tests.k8s.renders import outputs_of
 from tests.shipped import IMAGE, SHIPPED, plan_of
 
 R, P5, S = "reference-p5en", "p5", "starter-p5en"
@@ -25,12 +26,14 @@ BASELINE = {
 
 
 def job_of(plan, image: str = IMAGE) -> dict:
-    (job,) = (item for item in trainer.objects(plan, image=image) if item["kind"] == "RayJob")
+    (job,) = (item for item in trainer.objects(plan, image=image, outputs=outputs_of(plan)) if item["kind"] == "RayJob")
     return job
 
 
 def config_of(plan) -> dict:
-    (config,) = (item for item in trainer.objects(plan, image=IMAGE) if item["kind"] == "ConfigMap")
+    (config,) = (
+        item for item in trainer.objects(plan, image=IMAGE, outputs=outputs_of(plan)) if item["kind"] == "ConfigMap"
+    )
     return config
 
 
@@ -136,7 +139,7 @@ def test_name_labels_and_config_belong_together() -> None:
 def test_workers_of_a_run_have_a_name_of_their_own_to_meet_at() -> None:
     """Created with the run and named after it: those of another run, the head and the submitter do not count as nodes."""
     plan = plan_of(R)
-    config, service, job = trainer.objects(plan, image=IMAGE)
+    config, service, job = trainer.objects(plan, image=IMAGE, outputs=outputs_of(plan))
     assert service["kind"] == "Service"
     assert service["metadata"]["name"] == f"{job['metadata']['name']}-fabric"
     assert service["spec"]["clusterIP"] == "None"

@@ -8,21 +8,26 @@ import pytest
 
 from infra.config.pool_plan import EFA_RESOURCE, GPU_RESOURCE
 from k8s import pods
-from k8s.charts import rollout, trainer, trainer_pods
+from k8s.charts import rollout, storage, trainer, trainer_pods
 from k8s.flags.miles import trainer_flags
 from k8s.flags.sglang_rules import parse
+from tests.k8s.renders import outputs_of
 from tests.shipped import IMAGE, SHIPPED, plan_of
 
 R, P5, S = "reference-p5en", "p5", "starter-p5en"  # FSx; NVMe; NVMe
 NAME = "trainer-00000000"
 
 
+def claim_of(plan) -> str | None:
+    return storage.claim_name(plan, outputs_of(plan))
+
+
 def head(plan) -> dict:
-    return trainer_pods.head(plan, NAME, IMAGE)["spec"]
+    return trainer_pods.head(plan, NAME, IMAGE, claim_of(plan))["spec"]
 
 
 def worker(plan) -> dict:
-    return trainer_pods.worker(plan, NAME, IMAGE)["spec"]
+    return trainer_pods.worker(plan, NAME, IMAGE, claim_of(plan))["spec"]
 
 
 def submitter(plan) -> dict:
@@ -194,11 +199,11 @@ def test_a_trainer_without_deepep_between_nodes_asks_for_no_device_side_networki
 
 
 def test_one_worker_a_node() -> None:
-    template = trainer_pods.worker(plan_of(S), NAME, IMAGE)
+    template = trainer_pods.worker(plan_of(S), NAME, IMAGE, None)
     (term,) = template["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert term["topologyKey"] == "kubernetes.io/hostname"
     assert term["labelSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
-    others = (trainer_pods.head(plan_of(S), NAME, IMAGE), trainer_pods.submitter(plan_of(S), NAME, IMAGE))
+    others = (trainer_pods.head(plan_of(S), NAME, IMAGE, None), trainer_pods.submitter(plan_of(S), NAME, IMAGE))
     for other in others:
         assert not term["labelSelector"]["matchLabels"].items() <= other["metadata"]["labels"].items()
 
@@ -228,7 +233,7 @@ def test_trainer_and_engines_start_from_the_same_directory() -> None:
 
 
 def test_caches_are_one_per_image() -> None:
-    other = trainer_pods.worker(plan_of(S), NAME, IMAGE[:-64] + "f" * 64)["spec"]
+    other = trainer_pods.worker(plan_of(S), NAME, IMAGE[:-64] + "f" * 64, None)["spec"]
     caches = [
         {volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume and "jit" in volume["name"]}
         for spec in (worker(plan_of(S)), other)

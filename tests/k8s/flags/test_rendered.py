@@ -8,6 +8,7 @@ import pytest
 
 from k8s.charts import rollout, trainer
 from k8s.flags.rendered import engine_flag_names, trainer_flag_names
+from tests.k8s.renders import outputs_of
 from tests.shipped import IMAGE, SHIPPED, plan_of
 
 BASELINE = {
@@ -25,7 +26,9 @@ def flags(words: list[str]) -> set[str]:
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_trainers_names_are_those_of_its_config_map(name: str) -> None:
     plan = plan_of(name)
-    (config,) = (item for item in trainer.objects(plan, image=IMAGE) if item["kind"] == "ConfigMap")
+    (config,) = (
+        item for item in trainer.objects(plan, image=IMAGE, outputs=outputs_of(plan)) if item["kind"] == "ConfigMap"
+    )
     assert set(trainer_flag_names(plan)) == flags(json.loads(config["data"][trainer.FLAGS_FILE]))
 
 
