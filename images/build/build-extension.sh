@@ -5,10 +5,16 @@
 set -euo pipefail
 
 mkdir -p /wheels
-export TORCH_CUDA_ARCH_LIST=$CUDA_ARCHS MAX_JOBS=${MAX_JOBS:-$(nproc)}
-# 9.0 as these two write it: 90.
+# 9.0 as Flash Attention writes it: 90.
 numbers=${CUDA_ARCHS//./}
 build() { pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels "$@"; }
+# As many compilers as there are cores, and no more than fit into memory at so many GiB each.
+jobs() {
+  local cores fit
+  cores=$(nproc)
+  fit=$(($(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo) / 1048576 / $1))
+  echo $((fit < 1 ? 1 : fit < cores ? fit : cores))
+}
 
 case $1 in
   tools)
@@ -16,15 +22,24 @@ case $1 in
     pip install --no-cache-dir ninja pybind11 packaging psutil setuptools wheel nvidia-ml-py
     ;;
   transformer-engine)
+    # The first two come as NVIDIA's wheels, for all architectures. The third is C++ against this torch, cuDNN and NCCL; forced,
+    # since it would otherwise fetch a wheel from a release page. torch's headers alone take g++ 1.5 GiB.
     cudnn=$(python3 -c 'import nvidia.cudnn; print(nvidia.cudnn.__path__[0])')
-    export CUDNN_PATH=$cudnn CPATH=$cudnn/include NVTE_FRAMEWORK=pytorch NVTE_CUDA_ARCHS=$numbers
+    export CPATH=$cudnn/include:/opt/nccl/include MAX_JOBS NVTE_PYTORCH_FORCE_BUILD=TRUE
+    MAX_JOBS=$(jobs 4)
     build "transformer-engine==$2" "transformer-engine-cu${CUDA%%.*}==$2" "transformer-engine-torch==$2"
     ;;
   flash-attn)
-    # It has code for 100, which 103 runs too. Forced, since it would otherwise fetch a wheel from a release page.
-    FLASH_ATTN_FORCE_BUILD=TRUE FLASH_ATTN_CUDA_ARCHS=${numbers//103/100} build "flash-attn==$2"
+    # It has code for 100, which 103 runs too. Forced, as above. A job with its four threads of nvcc takes 8 to 9 GB (its
+    # setup.py), by which it limits itself only where nothing is set.
+    export FLASH_ATTENTION_FORCE_BUILD=TRUE FLASH_ATTN_CUDA_ARCHS=${numbers//103/100} MAX_JOBS
+    MAX_JOBS=$(jobs 9)
+    build "flash-attn==$2"
     ;;
   apex)
+    # Kernels of a few hundred lines: torch's headers are the most of it, once more for each architecture.
+    export TORCH_CUDA_ARCH_LIST=$CUDA_ARCHS MAX_JOBS
+    MAX_JOBS=$(jobs 4)
     build --config-settings '--build-option=--cpp_ext --cuda_ext' "git+https://github.com/NVIDIA/apex.git@$2"
     ;;
   *)
