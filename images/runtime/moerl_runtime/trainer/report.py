@@ -10,6 +10,7 @@ import json
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -30,9 +31,17 @@ SERIES_PATH, PHASE_PATH, HISTORY_PATH = "/v1/series", "/v1/phase", "/v1/history"
 class Reporter:
     """One process's series, and the phases that it sees begin."""
 
-    def __init__(self, source: str, metrics: Metrics, post: Post, *, period_seconds: float = PERIOD_SECONDS) -> None:
+    def __init__(
+        self,
+        source: str,
+        metrics: Metrics,
+        post: Post,
+        *,
+        period_seconds: float = PERIOD_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.metrics = metrics
-        self._source, self._post, self._period_seconds = source, post, period_seconds
+        self._source, self._post, self._period_seconds, self._clock = source, post, period_seconds, clock
         self._posts: queue.SimpleQueue[tuple[str, dict[str, Any]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, daemon=True, name="report")
         self._thread.start()
@@ -51,11 +60,17 @@ class Reporter:
         self._thread.join(timeout=2 * TIMEOUT_SECONDS)
 
     def _run(self) -> None:
+        due = self._clock() + self._period_seconds
         while True:
-            try:
-                item = self._posts.get(timeout=self._period_seconds)
-            except queue.Empty:
+            # Not only in a pause: steps that are shorter than the period would put the series off for ever.
+            left = due - self._clock()
+            if left <= 0:
                 self._send(SERIES_PATH, self._series())
+                due = self._clock() + self._period_seconds
+                continue
+            try:
+                item = self._posts.get(timeout=left)
+            except queue.Empty:
                 continue
             if item is None:
                 self._send(SERIES_PATH, self._series())
