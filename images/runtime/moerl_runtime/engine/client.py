@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
 import urllib3
 
@@ -14,6 +14,7 @@ CONNECT_SECONDS = 5.0
 CONTROL_SECONDS = 10.0
 """Calls that answer at once: abort, continue, information."""
 PauseMode = Literal["retract", "abort", "in_place"]
+Found = TypeVar("Found")
 
 
 class Unreachable(Exception):
@@ -48,7 +49,7 @@ class Engine:
 
     def weight_tag(self) -> str:
         """What the engine calls its weights. /server_info is no source: it keeps the value of the start, and shows keys."""
-        return str(self._document("GET", "/model_info")["weight_version"])
+        return str(_read("/model_info", lambda shown: shown["weight_version"], self._document("GET", "/model_info")))
 
     def arguments(self, names: Sequence[str]) -> dict[str, Any]:
         """These arguments, as the engine made them out at its start; None for one that it does not show.
@@ -56,7 +57,7 @@ class Engine:
         /server_info shows keys beside them, so nothing else of its answer is handed on.
         """
         shown = self._document("GET", "/server_info")
-        return {name: shown.get(name) for name in names}
+        return _read("/server_info", lambda shown: {name: shown.get(name) for name in names}, shown)
 
     def generate(
         self, *, request_id: str, prompt_tokens: Sequence[int], sampling: Mapping[str, Any], cache_key: str
@@ -100,14 +101,19 @@ class Engine:
             "flush_cache": flush,
             "abort_all_requests": False,
         }
-        answer = self._document("POST", "/update_weights_from_disk", body, seconds=self._load_seconds_max)
-        if answer.get("success") is not True:
-            raise Refused(200, str(answer.get("message"))[:500])
+        path = "/update_weights_from_disk"
+        answer = self._document("POST", path, body, seconds=self._load_seconds_max)
+        success, message = _read(path, lambda told: (told.get("success"), told.get("message")), answer)
+        if success is not True:
+            raise Refused(200, str(message)[:500])
 
     def live_requests(self) -> int:
         """Running and waiting, whoever sent them, by the engine's own count."""
-        loads = self._document("GET", "/v1/loads")["loads"]
-        return sum(int(load["num_running_reqs"]) + int(load["num_waiting_reqs"]) for load in loads)
+        return _read(
+            "/v1/loads",
+            lambda shown: sum(int(load["num_running_reqs"]) + int(load["num_waiting_reqs"]) for load in shown["loads"]),
+            self._document("GET", "/v1/loads"),
+        )
 
     def metrics(self) -> bytes:
         return bytes(self._checked("GET", "/metrics").data)
@@ -162,6 +168,14 @@ class Engine:
             raise NotListening(f"{path}: {error}") from error
         except urllib3.exceptions.HTTPError as error:
             raise Unreachable(f"{path}: {type(error).__name__}: {error}") from error
+
+
+def _read(path: str, pick: Callable[[Any], Found], document: Any) -> Found:
+    """What is picked out of an answer. Raises Unreachable where it is not there: whoever answers is no engine that is known."""
+    try:
+        return pick(document)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Unreachable(f"{path}: not as SGLang answers: {type(error).__name__}: {error}") from error
 
 
 def _pool(connections: int) -> urllib3.PoolManager:

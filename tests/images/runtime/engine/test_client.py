@@ -191,3 +191,19 @@ def test_an_answer_that_is_no_json_is_as_good_as_none() -> None:
         pytest.raises(Unreachable, match="no JSON"),
     ):
         client(url).weight_tag()
+
+
+@pytest.mark.parametrize("body", [b"[]", b"{}", b"null", b'{"loads": [{}]}'])
+def test_an_answer_of_another_shape_is_as_good_as_none_too(body: bytes) -> None:
+    """Not an error of the agent, which would end with it."""
+    with serving("127.0.0.1:0", lambda _: HttpAnswer(body=body)) as url:
+        ours = client(url)
+        with pytest.raises(Unreachable, match="/model_info: not as SGLang answers"):
+            ours.weight_tag()
+        with pytest.raises(Unreachable, match="/v1/loads: not as SGLang answers"):
+            ours.live_requests()
+        with pytest.raises((Unreachable, Refused)):
+            ours.load("/models/x", tag="1", flush=True)
+        if not body.startswith(b"{"):
+            with pytest.raises(Unreachable, match="/server_info: not as SGLang answers"):
+                ours.arguments(("tp_size",))
