@@ -14,7 +14,31 @@ pip list --format freeze --exclude-editable >"$work/all"
 grep -iE '^(torch|triton|nvidia-|cuda-|sglang|sgl-|flashinfer|transformers|numpy|apache-tvm-ffi)' "$work/all" \
   | grep -viE '^(sglang-router|nvidia-modelopt|torch-memory-saver|torch_memory_saver)=|^nvidia-(nccl|nvshmem|cudnn)-cu' \
     >"$work/constraints"
-keep() { pip install --no-cache-dir --constraint "$work/constraints" "$@"; }
+# Debian's packages have no list of their files, so pip ends where it would replace one (PyJWT, for mcp). Its newer version
+# goes beside it first, ahead on the path; dpkg's own files stay.
+keep() {
+  local beside
+  pip install --no-cache-dir --quiet --dry-run --report "$work/report" --constraint "$work/constraints" "$@"
+  mapfile -t beside < <(
+    python3 -c '
+import json
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+
+with open(sys.argv[1]) as file:
+    planned = [package["metadata"] for package in json.load(file)["install"]]
+for package in planned:
+    try:
+        found = distribution(package["name"])
+    except PackageNotFoundError:
+        continue
+    if found.read_text("RECORD") is None:
+        print(package["name"], package["version"], sep="==")
+' "$work/report"
+  )
+  ((${#beside[@]} == 0)) || pip install --no-cache-dir --no-deps --ignore-installed "${beside[@]}"
+  pip install --no-cache-dir --constraint "$work/constraints" "$@"
+}
 
 pip uninstall --yes --quiet transformer-engine transformer-engine-torch transformer-engine-cu12 transformer-engine-cu13
 pip install --no-cache-dir --no-deps --force-reinstall /wheels/transformer_engine*.whl /wheels/flash_attn-*.whl \
