@@ -20,7 +20,7 @@ from moerl_runtime.agent.settings import (
 from moerl_runtime.agent.weights import Weights, version_of
 from moerl_runtime.faults import InputFault
 from moerl_runtime.metrics import Metrics
-from moerl_runtime.protocol import TaskMessage, decode, request_id
+from moerl_runtime.protocol import TaskMessage, decode, request_id, task_key
 from moerl_runtime.sqs import BATCH, Received
 
 TASKS = "moerl_agent_tasks_total"
@@ -212,7 +212,7 @@ class Tasks:
 
     def _take(self, received: Received, asked_seconds: float) -> None:
         try:
-            message = decode(TaskMessage, received.body)
+            message = _message(received.body)
         except InputFault as fault:
             self._log(str(fault))
             foreign = fault.key == "protocol"  # agents of its release will take it
@@ -308,6 +308,14 @@ class Tasks:
         for name in list(self._ledger.orphan(lease)):
             if abort:
                 self._agenda.do(do.AbortRequest(name))
+
+
+def _message(body: str) -> TaskMessage:
+    """Raises InputFault, also for a task with the key of another: S3 would be asked for it for ever."""
+    message = decode(TaskMessage, body)
+    if message.key != (own := task_key(message.of, message.group)):
+        raise InputFault("key", message.key, f"is not {own}", "Send it anew.")
+    return message
 
 
 def _void(message: TaskMessage, run: str, attempt: int) -> bool:
