@@ -128,3 +128,27 @@ def test_a_watch_ends_when_it_is_told_to() -> None:
     said, stop = watched([lambda: None])
     assert said == ["asked"]
     assert stop.is_set()
+
+
+class Waits(threading.Event):
+    """Time passes by waiting."""
+
+    now = 0.0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.now += timeout or 0.0
+        return False
+
+
+@pytest.mark.parametrize("answer_seconds", [0.01, 1.0])
+def test_a_notice_is_found_in_time_for_a_leader_to_hear_of_it_within_five_seconds(answer_seconds: float) -> None:
+    """It comes at the worst moment: just after a question was taken."""
+    stop, comes_seconds, found = Waits(), 0.001, []
+
+    def ask() -> Notice | None:
+        began = stop.now
+        stop.now += answer_seconds
+        return Notice(reason="spot", text=SPOT) if began >= comes_seconds else None
+
+    imds.watch(ask, noticed=lambda _: found.append(stop.now), asked=lambda: None, failed=lambda error: None, stop=stop)
+    assert found[0] - comes_seconds <= 4.0
