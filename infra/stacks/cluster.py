@@ -6,6 +6,7 @@ node, everything with pods of its own after it, and each role's association befo
 
 from __future__ import annotations
 
+import hashlib
 import json
 
 import aws_cdk as cdk
@@ -72,8 +73,10 @@ class ClusterStack(PlanStack):
             certificate_authority=self.cluster.attr_certificate_authority_data,
             service_cidr=plan.kubernetes.service_cidr,
         )
-        for index, arn in enumerate(plan.kubernetes.admins):
-            access_entry(self, f"Admin{index}", plan=plan, cluster=self.cluster, principal_arn=arn)
+        for arn in plan.kubernetes.admins:
+            # By principal: EKS takes one entry for each, and a place in the list would pass from one to the next.
+            identifier = f"Admin{hashlib.sha256(arn.encode()).hexdigest()[:8].upper()}"
+            access_entry(self, identifier, plan=plan, cluster=self.cluster, principal_arn=arn)
         associations = self._associations(identities(plan, data_key_arn=storage.data_key.key_arn))
         before = [self._addon(addon, associations) for addon in plan.addons if not addon.after_nodes]
         system = next(pool for pool in plan.pools if pool.role == "system")

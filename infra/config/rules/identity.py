@@ -38,6 +38,13 @@ def admins(context: Context) -> Iterator[Finding]:
             f"List an IAM role, for example arn:aws:iam::{context.environment.account}:role/platform-admin.",
         )
     for index, arn in enumerate(written):
+        if arn in written[:index]:
+            yield fault(
+                f"kubernetes.admins.{index}",
+                arn,
+                "is listed before, and EKS takes one access entry for each principal",
+                "Remove it.",
+            )
         if arn.split(":")[4] != context.environment.account:
             yield warning(
                 f"kubernetes.admins.{index}",

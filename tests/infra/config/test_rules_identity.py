@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 S, R = "starter-p5en", "reference-p5en"
+OURS = "arn:aws:iam::123456789012:role/admin"
 THEIRS = "arn:aws:iam::999999999999:role/admin"
 LABELS, TAINTS = "pools.rollout.labels", "pools.rollout.taints"
 
@@ -19,6 +20,15 @@ FAULTS = [
         "an empty list",
         "CloudFormation's role",
         "arn:aws:iam::123456789012:role/platform-admin",
+    ),
+    (
+        "identity.admins",
+        S,
+        {"kubernetes.admins": [OURS, f"{OURS}-2", OURS]},
+        "kubernetes.admins.2",
+        OURS,
+        "one access entry for each principal",
+        "Remove it",
     ),
     ("identity.admins", S, {"kubernetes.admins": ...}, "kubernetes.admins", "an empty list", "the only one", "List an"),
     ("identity.tags", S, {"tags": {"aws:team": "x"}}, "tags.aws:team", "x", "aws: prefix", "another key"),

@@ -146,6 +146,22 @@ def test_cni_enforces_network_policy_and_keeps_few_warm_addresses(cluster: Templ
     assert values["env"] == {"MINIMUM_IP_TARGET": "16", "WARM_IP_TARGET": "4", "WARM_ENI_TARGET": "0"}
 
 
+def test_an_admin_who_comes_or_goes_leaves_the_others_entries_alone(plan: Plans, template: Templates) -> None:
+    """EKS takes one entry for each principal: an entry that changed hands would meet the one that still stands."""
+
+    def entries(*names: str) -> dict[str, str]:
+        admins = [f"arn:aws:iam::123456789012:role/{name}" for name in names]
+        built = template(plan("starter-p5en", {"kubernetes.admins": admins}), "cluster")
+        return {key: one["Properties"]["PrincipalArn"] for key, one in by_type(built, EKS + "AccessEntry").items()}
+
+    before = entries("first", "second")
+    assert len(before) == 2
+    for after in (entries("second"), entries("new", "first", "second"), entries("second", "first")):
+        shared = before.keys() & after.keys()
+        assert {before[key] for key in shared} == set(before.values()) & set(after.values())
+        assert all(before[key] == after[key] for key in shared)
+
+
 def test_every_admin_gets_an_access_entry(plan: Plans, template: Templates) -> None:
     admins = ["arn:aws:iam::123456789012:role/one", "arn:aws:iam::123456789012:user/two"]
     built = template(plan("starter-p5en", {"kubernetes.admins": admins}), "cluster")
