@@ -24,7 +24,8 @@ def service(name: str, *, labels: Mapping[str, str], selector: Mapping[str, str]
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
             "selector": dict(selector),
-            "ports": [{"name": PORT_NAME, "port": PORT, "targetPort": PORT_NAME}],
+            # By number: names of init containers' ports are not looked up, and a pod without its port may get no record.
+            "ports": [{"name": PORT_NAME, "port": PORT, "targetPort": PORT}],
         },
     )
 
