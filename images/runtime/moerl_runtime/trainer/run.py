@@ -133,6 +133,11 @@ def run(order: Order, around: Around, control: Control) -> None:
     check(order)
     bounds = gates.read(order.plan)
     position = _restored(order, around)
+
+    def wait(seconds: float) -> None:
+        if around.wait(seconds):
+            raise RuntimeFault("trainer", order.run, "was asked to stop", "It had not begun; start it again.")
+
     with leases.acquire(
         around.s3,
         bucket=order.bucket,
@@ -142,7 +147,7 @@ def run(order: Order, around: Around, control: Control) -> None:
         clock=around.clock,
         resumed_from=position,
         wait_seconds=leases.TTL_SECONDS + leases.LOOK_SECONDS,
-        wait=around.wait,
+        wait=wait,
         report=around.report,
     ) as lease:
         resumed = _resumed(order, around, position)

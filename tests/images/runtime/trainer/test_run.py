@@ -318,6 +318,18 @@ def test_a_lease_that_is_lost_while_the_last_commit_is_awaited_is_told_as_that(
     assert caught.value.exit_code == 4
 
 
+def test_sigterm_ends_the_wait_for_another_attempts_lease(rig: Rig, aws: Bed) -> None:
+    """And no attempt begins after it."""
+    lease.acquire(aws.s3, bucket=aws.bucket, prefix="checkpoints/", run=RUN, holder="cluster-1", resumed_from=None)
+    rig.stopped = True
+    train = Train(0)
+    with pytest.raises(RuntimeFault, match="had not begun"):
+        rig.run(train)
+    assert rig.clock.now <= lease.LOOK_SECONDS
+    assert train.flags == ()
+    assert [each.number for each in resolve.attempts(aws.s3, aws.bucket, "checkpoints/", RUN)] == [1]
+
+
 def test_sigterm_ends_train_py_in_order(rig: Rig) -> None:
     def stop() -> None:
         rig.stopped = True
