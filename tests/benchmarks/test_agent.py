@@ -25,3 +25,21 @@ def test_a_fleets_load_follows_from_its_tokens() -> None:
         engines = agent.FLEET_GPUS / agent.GPUS_PER_ENGINE
         assert row["tasks_per_second_and_engine"] * engines == pytest.approx(row["tasks_per_second"])
         assert row["cores_per_engine"] == pytest.approx(row["tasks_per_second_and_engine"] * 0.010)
+
+
+def test_a_fleets_longer_answers_cost_what_two_measured_lengths_say() -> None:
+    """The numbers of docs/results/2026-11-29-agent-throughput.md."""
+
+    def row(services: str, tokens: int, cpu: float, http: float) -> dict[str, object]:
+        return {
+            "services": services,
+            "answer_tokens": tokens,
+            "cpu_ms_per_task": {"median": cpu},
+            "http_cpu_ms_per_task": http,
+        }
+
+    in_memory = [row("memory", 16, 0.71, 6.5), row("memory", 1_000, 2.97, 11.7)]
+    assert agent.cpu_ms(in_memory, 16) == pytest.approx(0.71 + 6.5)
+    assert agent.cpu_ms(in_memory, 1_000) == pytest.approx(2.97 + 11.7)
+    through_boto3 = row("embedded", 16, 24.1, 6.5)
+    assert agent.cpu_ms([*in_memory, through_boto3], 2_000) == pytest.approx(45.7, abs=0.1)

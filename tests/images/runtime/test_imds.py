@@ -150,5 +150,5 @@ def test_a_notice_is_found_in_time_for_a_leader_to_hear_of_it_within_five_second
         stop.now += answer_seconds
         return Notice(reason="spot", text=SPOT) if began >= comes_seconds else None
 
-    imds.watch(ask, noticed=lambda _: found.append(stop.now), asked=lambda: None, failed=lambda error: None, stop=stop)
+    imds.watch(ask, noticed=lambda _: found.append(stop.now), asked=lambda: None, failed=lambda _: None, stop=stop)
     assert found[0] - comes_seconds <= 4.0
