@@ -32,6 +32,10 @@ SAMPLES_MAX = 4_096
 """Of one group; names of samples have four digits."""
 
 
+REASON_CHARACTERS_MAX = 2_000
+"""Of a dead letter: a grader's error may quote the whole answer, and SQS takes no message above its limit."""
+
+
 class GradingBusy(Exception):
     """Whoever grades has no time now."""
 
@@ -292,7 +296,7 @@ def _fail(effect: do.Fail, around: Around) -> do.Event:
             group=message.group,
             key=message.key,
             failures=failures,
-            reason=effect.reason,
+            reason=effect.reason[:REASON_CHARACTERS_MAX],
         )
         sqs.send(around.sqs, around.queues.dead_letters, [protocol.encode(letter)])
     else:

@@ -15,7 +15,8 @@ from moerl_runtime.agent.settings import LEASE_TOTAL_SECONDS
 from moerl_runtime.agent.states import State
 from moerl_runtime.engine.answers import Answer
 from moerl_runtime.engine.client import Refused, Unreachable
-from moerl_runtime.protocol import Attempt, DeadLetter, Sample, TaskMessage
+from moerl_runtime.graders import GradeError
+from moerl_runtime.protocol import Attempt, DeadLetter, Sample, TaskMessage, TaskPayload
 from tests.images.runtime.agent.simulation import QUEUES, SETTINGS, Agent, Engine, World, current
 
 TASKS = "moerl_agent_tasks_total"
@@ -346,6 +347,23 @@ def test_a_grader_that_fails_is_the_tasks_failure(world: World) -> None:
     world.run_for(1)
     assert outcomes(agent) == {"failed": 2, "dead_lettered": 1}
     assert not world.stored()
+
+
+def test_a_reason_that_quotes_the_whole_answer_still_fits_a_message(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A letter that SQS refuses would be tried again for ever, by every agent after this one."""
+
+    def quotes(_payload: TaskPayload, response: str) -> tuple[float, dict[str, object]]:
+        raise GradeError("cannot parse " + response + "\u3042" * 1_000_000)
+
+    world.issue(0)
+    agent = Agent(world, Engine(world))
+    monkeypatch.setattr(agent, "around", replace(agent.around, grade=quotes))
+    world.run(lambda: bool(world.sqs.queue(QUEUES.dead_letters).messages), limit_seconds=60)
+    (dead,) = world.sqs.queue(QUEUES.dead_letters).messages.values()
+    assert len(dead.body) < 64 * 1024
+    assert protocol.decode(DeadLetter, dead.body).reason.startswith("sample ")
 
 
 @pytest.mark.parametrize("change", [None, {"version_min": "0"}, {"failures": None}])
