@@ -16,6 +16,7 @@ from moerl_runtime.preflight.check import Check, judged
 PYTHON_MIN = (3, 11)
 OF_THE_NODE = ("libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1")
 """Libraries of the driver, which the container toolkit mounts."""
+ENGINE_PACKAGE = "sglang."
 STOCK_DEEPEP = "sgl-deep-ep"
 _INSTALLER = re.compile(r"EFA installer version:\s*(\S+)")
 _LIBFABRIC = re.compile(r"^libfabric:\s*(\S+)", re.MULTILINE)
@@ -341,7 +342,8 @@ def _framework(wanted: Capabilities, seen: Observed) -> Iterator[Check]:
         fix="Name them in images/runtime/pyproject.toml, or in the framework's requirements.",
     )
     for contract in seen.contracts:
-        yield _extension_point(contract)
+        if not contract.point.module.startswith(ENGINE_PACKAGE):
+            yield _extension_point(contract, "moerl_runtime.trainer")
     own = [flag for flag in wanted.trainer_flags if not flag.startswith(ENGINE_PREFIX)]
     passed = [
         f"--{flag.removeprefix(ENGINE_PREFIX)}" for flag in wanted.trainer_flags if flag.startswith(ENGINE_PREFIX)
@@ -351,9 +353,9 @@ def _framework(wanted: Capabilities, seen: Observed) -> Iterator[Check]:
     yield _names("flags of train.py", wanted.trainer_flags, strange)
 
 
-def _extension_point(contract: Contract) -> Check:
+def _extension_point(contract: Contract, caller: str) -> Check:
     point, found = contract.point, contract.found or ()
-    if point.kind == "fields":
+    if point.kind in ("fields", "texts"):
         good = set(point.expects) <= set(found)
     elif point.kind == "parameters":
         good = contract.found is not None and found[: len(point.expects)] == point.expects
@@ -366,13 +368,16 @@ def _extension_point(contract: Contract) -> Check:
         good,
         found=", ".join(found) if contract.found is not None else "absent",
         needed=f"{point.kind} {', '.join(point.expects)}",
-        fix="The framework has moved: change moerl_runtime.trainer and this contract, or pin the release they were made for.",
+        fix=f"It has moved: change {caller} and this contract, or pin the release that they were made for.",
     )
 
 
 def _engine(wanted: Capabilities, seen: Observed) -> Iterator[Check]:
     missing = [route for route in ENGINE_ROUTES if route not in seen.engine_routes]
     yield _names("routes of the engine", ENGINE_ROUTES, missing)
+    for contract in seen.contracts:
+        if contract.point.module.startswith(ENGINE_PACKAGE):
+            yield _extension_point(contract, "moerl_runtime.engine")
     strange = [name for name in wanted.engine_flags if name not in seen.engine_names]
     yield _names("flags and variables of the engine", wanted.engine_flags, strange)
 

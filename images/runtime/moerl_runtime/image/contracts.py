@@ -10,19 +10,22 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+Kind = Literal["fields", "parameters", "texts", "call"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtensionPoint:
-    """`fields`: the class has them. `parameters`: the function or method begins with them. `call`: the module calls the
-    name with so many positional arguments, and the keywords, which end in `=`."""
+    """`fields`: the class has them. `parameters`: the function or method begins with them. `texts`: they stand in the
+    function or class as they are, as the keys of an answer do. `call`: the module calls the name with so many positional
+    arguments, and the keywords, which end in `=`."""
 
     module: str
     name: str
-    kind: Literal["fields", "parameters", "call"]
+    kind: Kind
     expects: tuple[str, ...]
 
 
-def _point(module: str, name: str, kind: Literal["fields", "parameters", "call"], *expects: str) -> ExtensionPoint:
+def _point(module: str, name: str, kind: Kind, *expects: str) -> ExtensionPoint:
     return ExtensionPoint(module=module, name=name, kind=kind, expects=expects)
 
 
@@ -96,7 +99,8 @@ DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 GRADERS = ("count_on", "exact")
 """Graders of this package: tasks of the smoke job name the first."""
 
-ENGINE_MODULE = "sglang.srt.entrypoints.http_server"
+_ENGINE_HTTP, _ENGINE_LOADS = "sglang.srt.entrypoints.http_server", "sglang.srt.entrypoints.v1_loads"
+ENGINE_ROUTE_MODULES = (_ENGINE_HTTP, _ENGINE_LOADS)
 ENGINE_ROUTES = (
     "/abort_request",
     "/continue_generation",
@@ -106,9 +110,80 @@ ENGINE_ROUTES = (
     "/health_generate",
     "/model_info",
     "/pause_generation",
+    "/server_info",
     "/update_weights_from_disk",
+    "/v1/loads",
 )
 """Routes of SGLang that the agent and the probes of its pod use."""
+_BODIES, _SAMPLING = "sglang.srt.managers.io_struct", "sglang.srt.sampling.sampling_params"
+_OF_EVERY_ENGINE = (
+    _point(
+        _BODIES,
+        "GenerateReqInput",
+        "fields",
+        "rid",
+        "input_ids",
+        "sampling_params",
+        "return_logprob",
+        "stream",
+        "extra_key",
+    ),
+    _point(_BODIES, "AbortReq", "fields", "rid", "abort_all"),
+    _point(_BODIES, "PauseGenerationReqInput", "fields", "mode"),
+    _point(
+        _BODIES,
+        "UpdateWeightFromDiskReqInput",
+        "fields",
+        "model_path",
+        "load_format",
+        "weight_version",
+        "flush_cache",
+        "abort_all_requests",
+    ),
+    _point(
+        "sglang.srt.managers.tokenizer_manager",
+        "TokenizerManager",
+        "texts",
+        "text",
+        "output_ids",
+        "meta_info",
+        "finish_reason",
+        "output_token_logprobs",
+        "weight_version",
+    ),
+    _point("sglang.srt.server_args", "ServerArgs", "fields", "tp_size", "ep_size", "dp_size", "moe_a2a_backend"),
+    _point(_ENGINE_HTTP, "model_info", "texts", "weight_version"),
+    _point(_ENGINE_HTTP, "update_weights_from_disk", "texts", "success", "message"),
+    _point(_ENGINE_LOADS, "get_loads", "texts", "loads"),
+)
+_LOAD = ("num_running_reqs", "num_waiting_reqs")
+ENGINE_POINTS: Mapping[str, tuple[ExtensionPoint, ...]] = MappingProxyType(
+    {
+        "miles": (
+            *_OF_EVERY_ENGINE,
+            _point("sglang.srt.managers.load_snapshot", "LoadSnapshot", "fields", *_LOAD),
+            _point(
+                _SAMPLING,
+                "SamplingParams",
+                "fields",
+                "max_new_tokens",
+                "stop",
+                "stop_token_ids",
+                "temperature",
+                "top_p",
+                "top_k",
+                "skip_special_tokens",
+                "spaces_between_special_tokens",
+                "no_stop_trim",
+                "sampling_seed",
+            ),
+        ),
+        # SGLang 0.5.9, whose sampling parameters are no fields; one that it does not know is an error there.
+        "slime": (*_OF_EVERY_ENGINE, _point(_BODIES, "GetLoadsReqOutput", "fields", *_LOAD)),
+    }
+)
+"""What the agent sends to the engine of a framework's image, and reads of its answers: SGLang ignores a field that it does
+not know, so that a renamed `flush_cache` would mean its default."""
 ENGINE_FLAG_MODULES = ("sglang.srt.server_args",)
 ENGINE_VARIABLE_MODULES = ("sglang.srt.environ",)
 TRAINER_FLAG_PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(

@@ -23,7 +23,8 @@ from moerl_runtime.image import sources
 from moerl_runtime.image.capabilities import Capabilities
 from moerl_runtime.image.contracts import (
     ENGINE_FLAG_MODULES,
-    ENGINE_MODULE,
+    ENGINE_POINTS,
+    ENGINE_ROUTE_MODULES,
     ENGINE_VARIABLE_MODULES,
     EXTENSION_POINTS,
     TRAINER_FLAG_PACKAGES,
@@ -93,7 +94,8 @@ Run = Callable[[Sequence[str], Mapping[str, str]], Output]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contract:
-    """An extension point with what the installed sources have at it: names, or calls; None where nothing is."""
+    """An extension point with what the installed sources have at it: names, or calls, or those of the
+    texts that are there; None where nothing is."""
 
     point: ExtensionPoint
     found: tuple[str, ...] | None
@@ -206,7 +208,10 @@ def observe(
         compat=tuple(str(path) for path in sorted((root / "usr/local").glob("cuda*/compat"))),
         compiler=run([str(root / "usr/local/cuda/bin/nvcc"), "--version"], {}),
         checkouts={path: run(["git", "-C", path, "rev-parse", "HEAD"], {}) for path in capabilities.checkouts},
-        contracts=tuple(_contract(point) for point in EXTENSION_POINTS[capabilities.framework]),
+        contracts=tuple(
+            _contract(point)
+            for point in (*EXTENSION_POINTS[capabilities.framework], *ENGINE_POINTS[capabilities.framework])
+        ),
         trainer_flags=frozenset(_trainer_flags(capabilities.framework)),
         engine_names=frozenset(_engine_names()),
         engine_routes=frozenset(_engine_routes()),
@@ -298,6 +303,10 @@ def _contract(point: ExtensionPoint) -> Contract:
         made = sources.calls(tree, point.name)
         texts = (f"{count} positional {' '.join(f'{word}=' for word in keywords)}".strip() for count, keywords in made)
         return Contract(point=point, found=tuple(sorted(set(texts))) or None)
+    if point.kind == "texts":
+        written = sources.texts(tree, point.name)
+        there = None if written is None else tuple(text for text in point.expects if text in written)
+        return Contract(point=point, found=there)
     reader = sources.class_fields if point.kind == "fields" else sources.parameters
     return Contract(point=point, found=reader(tree, point.name))
 
@@ -319,8 +328,9 @@ def _engine_names() -> Iterator[str]:
 
 
 def _engine_routes() -> Iterator[str]:
-    if path := _module(ENGINE_MODULE):
-        yield from sources.routes(sources.parse(path))
+    for module in ENGINE_ROUTE_MODULES:
+        if path := _module(module):
+            yield from sources.routes(sources.parse(path))
 
 
 def loaded(probe: Output) -> dict[str, object] | None:

@@ -57,6 +57,16 @@ def calls(tree: ast.Module, name: str) -> tuple[tuple[int, tuple[str, ...]], ...
     )
 
 
+def texts(tree: ast.Module, name: str) -> frozenset[str] | None:
+    """Strings that are written in a top-level function or class; None where it is not there."""
+    named = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    found = next((item for item in tree.body if isinstance(item, named) and item.name == name), None)
+    if found is None:
+        return None
+    written = (node.value for node in ast.walk(found) if isinstance(node, ast.Constant))
+    return frozenset(text for text in written if isinstance(text, str))
+
+
 def flags(tree: ast.Module) -> Iterator[str]:
     """Flags that a module may take: those written out, and those that argument parsers make of the fields of classes."""
     for node in ast.walk(tree):

@@ -15,7 +15,15 @@ from infra.catalog import CATALOG
 from infra.catalog.software import Software
 from infra.config.image_arguments import CAPABILITIES, CHECKOUTS, image_arguments, unresolved_arguments
 from moerl_runtime.image.capabilities import Capabilities, DeepEp
-from moerl_runtime.image.contracts import DISTRIBUTIONS, ENGINE_ROUTES, EXTENSION_POINTS, GRADERS, TOOLS, ExtensionPoint
+from moerl_runtime.image.contracts import (
+    DISTRIBUTIONS,
+    ENGINE_POINTS,
+    ENGINE_ROUTES,
+    EXTENSION_POINTS,
+    GRADERS,
+    TOOLS,
+    ExtensionPoint,
+)
 from moerl_runtime.image.observed import Contract, Observed, Output
 
 PLUGIN = "/opt/amazon/ofi-nccl/lib/libnccl-net-ofi.so"
@@ -139,7 +147,9 @@ def good(stack: Capabilities, **changes: object) -> Observed:
         compat=(),
         compiler=done(NVCC.format(stack.cuda)),
         checkouts={path: done(f"{commit}\n") for path, commit in stack.checkouts.items()},
-        contracts=tuple(_kept(point) for point in EXTENSION_POINTS[stack.framework]),
+        contracts=tuple(
+            _kept(point) for point in (*EXTENSION_POINTS[stack.framework], *ENGINE_POINTS[stack.framework])
+        ),
         trainer_flags=frozenset({"--actor-num-nodes"}),
         engine_names=frozenset(ENGINE_NAMES),
         engine_routes=frozenset(ENGINE_ROUTES),

@@ -13,7 +13,7 @@ from infra.catalog import CATALOG
 from infra.catalog.software import Software
 from moerl_runtime.image.capabilities import Capabilities
 from moerl_runtime.image.checks import check_image
-from moerl_runtime.image.contracts import EXTENSION_POINTS
+from moerl_runtime.image.contracts import ENGINE_POINTS, EXTENSION_POINTS
 from moerl_runtime.image.observed import Contract, Observed, Output
 from moerl_runtime.preflight.check import Check, exit_code, failed
 from tests.images.runtime.image import outputs
@@ -108,7 +108,7 @@ def test_every_check_of_the_stack_is_seen_to_fail() -> None:
         # Below, with several faults at once or for another cause.
         "NCCL plugin",
         "export ncclGinPlugin_v13",
-        *(f"{point.module}.{point.name}" for point in EXTENSION_POINTS["miles"]),
+        *(f"{point.module}.{point.name}" for point in (*EXTENSION_POINTS["miles"], *ENGINE_POINTS["miles"])),
         *(f"package {name}" for name in GDA.packages),
         *(f"commit of {path}" for path in GDA.checkouts),
     }
@@ -185,6 +185,16 @@ def test_a_framework_that_moved_fails_at_exactly_the_point_that_moved(framework:
             changed.append(replace(contract, found=(*(contract.found or ()), "9 positional")))
         for wrong in changed:
             assert bad(good(stack, contracts=(*kept[:place], wrong, *kept[place + 1 :])), stack) == {name}
+
+
+def test_a_renamed_field_of_a_request_is_the_engines_and_says_who_sends_it() -> None:
+    (place,) = [at for at, kept in enumerate(good(GDA).contracts) if kept.point.name == "UpdateWeightFromDiskReqInput"]
+    contracts = list(good(GDA).contracts)
+    renamed = tuple("flush_kv_cache" if name == "flush_cache" else name for name in contracts[place].found or ())
+    contracts[place] = replace(contracts[place], found=renamed)
+    (check,) = failed(check_image(GDA, good(GDA, contracts=tuple(contracts))))
+    assert check.name == "sglang.srt.managers.io_struct.UpdateWeightFromDiskReqInput"
+    assert "moerl_runtime.engine" in str(check.fix)
 
 
 def test_parameters_come_in_order_and_fields_in_any() -> None:

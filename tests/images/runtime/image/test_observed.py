@@ -14,7 +14,7 @@ from infra.catalog.software import Software
 from moerl_runtime.image import observed
 from moerl_runtime.image.capabilities import Capabilities
 from moerl_runtime.image.checks import check_image
-from moerl_runtime.image.contracts import ENGINE_ROUTES, EXTENSION_POINTS
+from moerl_runtime.image.contracts import ENGINE_POINTS, ENGINE_ROUTES, EXTENSION_POINTS
 from moerl_runtime.image.observed import GDRDRV_FILES, Observed, Output, loaded, observe, programs
 from moerl_runtime.preflight.check import failed
 from tests.images.runtime.image.outputs import wanted
@@ -177,10 +177,12 @@ def sources_of(stack: Capabilities, folder: Path) -> None:
     """Packages that keep the contracts and no more; each would end the test if it were imported."""
     ended = "raise SystemExit('imported')\n"
     modules: dict[str, str] = {}
-    for point in EXTENSION_POINTS[stack.framework]:
+    for point in (*EXTENSION_POINTS[stack.framework], *ENGINE_POINTS[stack.framework]):
         owner, _, name = point.name.rpartition(".")
         if point.kind == "fields":
             made = f"class {point.name}:\n" + "".join(f"    {field}: int\n" for field in point.expects)
+        elif point.kind == "texts":
+            made = f"def {point.name}():\n    return {list(point.expects)}\n"
         elif point.kind == "call":
             made = (
                 f"{point.name}({', '.join(word + 'False' if word.endswith('=') else word for word in point.expects)})\n"
@@ -190,12 +192,17 @@ def sources_of(stack: Capabilities, folder: Path) -> None:
             made = f"def {name}({arguments}): ...\n"
             made = f"class {owner}:\n    {made}" if owner else made
         modules[point.module] = modules.get(point.module, ended) + made
-    modules["megatron.training.arguments"] = f"{ended}parser.add_argument('--actor-num-nodes')\n"
-    modules["sglang.srt.server_args"] = f"{ended}class ServerArgs:\n    moe_runner_backend: str\n    tp_size: int\n"
-    modules["sglang.srt.environ"] = f"{ended}class Envs:\n    SGLANG_WARMUP_TIMEOUT = 1\n"
-    modules["sglang.srt.entrypoints.http_server"] = ended + "".join(
-        f"@app.post({route!r})\nasync def route(): ...\n" for route in ENGINE_ROUTES
-    )
+    more = {
+        "megatron.training.arguments": "parser.add_argument('--actor-num-nodes')\n",
+        "sglang.srt.server_args": "class More:\n    moe_runner_backend: str\n",
+        "sglang.srt.environ": "class Envs:\n    SGLANG_WARMUP_TIMEOUT = 1\n",
+        "sglang.srt.entrypoints.http_server": "".join(
+            f"@app.post({route!r})\nasync def route(): ...\n" for route in ENGINE_ROUTES if route != "/v1/loads"
+        ),
+        "sglang.srt.entrypoints.v1_loads": "@router.get('/v1/loads')\nasync def route(): ...\n",
+    }
+    for module, text in more.items():
+        modules[module] = modules.get(module, ended) + text
     for module, text in modules.items():
         # Methods of one class stand in one class.
         for owner in {line for line in text.splitlines() if line.startswith("class ")}:
@@ -215,17 +222,24 @@ def test_frameworks_are_read_from_their_sources_and_not_imported(
 
     def wrong() -> set[str]:
         seen = observe(stack, run=Programs(), library_path="", train_script=None, root=root, packages=tmp_path)
-        about = ("flags", "routes", "miles.", "slime.")
+        about = ("flags", "routes", "miles.", "slime.", "sglang.")
         return {check.name for check in failed(check_image(stack, seen)) if check.name.startswith(about)}
 
     assert wrong() == set()
     types = folder / stack.framework / "utils/types.py"
     types.write_text(types.read_text(encoding="utf-8").replace("loss_mask", "mask"), encoding="utf-8")
+    bodies = folder / "sglang/srt/managers/io_struct.py"
+    bodies.write_text(bodies.read_text(encoding="utf-8").replace("flush_cache", "flush"), encoding="utf-8")
     (folder / "sglang/srt/server_args.py").unlink()
+    (folder / "sglang/srt/entrypoints/v1_loads.py").unlink()
     assert wrong() == {
         f"{stack.framework}.utils.types.Sample",
         "flags and variables of the engine",
         "flags of train.py",
+        "routes of the engine",
+        "sglang.srt.entrypoints.v1_loads.get_loads",
+        "sglang.srt.managers.io_struct.UpdateWeightFromDiskReqInput",
+        "sglang.srt.server_args.ServerArgs",
     }
 
 

@@ -93,6 +93,17 @@ def test_calls_are_found_by_their_last_name() -> None:
     assert sources.calls(TREE, "hook") == ()
 
 
+def test_texts_are_those_of_one_function_or_class() -> None:
+    tree = ast.parse(
+        "async def info():\n    return {'weight_version': of('x')}\n\n\n"
+        "class Manager:\n    def handle(self, about):\n        about['finish_reason'] = f'{about}'\n"
+    )
+    assert sources.texts(tree, "info") == {"weight_version", "x"}
+    assert sources.texts(tree, "Manager") == {"finish_reason"}
+    assert sources.texts(tree, "handle") is None
+    assert sources.texts(ast.parse("def bare(): ..."), "bare") == set()
+
+
 def test_flags_are_written_out_or_fields_and_not_words_of_a_help_text() -> None:
     found = set(sources.flags(TREE))
     assert {
