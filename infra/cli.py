@@ -485,7 +485,6 @@ def _kubernetes_up(folder: Path, env: str) -> None:
     if running is not None:
         _say(err, "not started", "red", f"one runs here already: {running.url}")
         raise typer.Exit(FAILED)
-    cluster.stop(folder)
     try:
         started, _, unknown = fleet.start(
             folder,

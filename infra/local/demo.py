@@ -211,11 +211,10 @@ def _place(plan: Plan, rendered: Rendered, out: Path, summary: Summary) -> None:
         summary.kubernetes = {"left_out": str(missing)}
         return
     folder = out / "kubernetes"
-    cluster.stop(folder)
     try:
         started, group, unknown = fleet.start(folder, programs, plan, local_schemas(os.environ), bound=True)
     except (ProcessFault, ApiFault, TimeoutError) as fault:
-        raise StepError(f"the control plane did not start: {fault}") from fault
+        raise StepError(f"the control plane did not start: {fault}; logs in {folder / 'logs'}") from fault
     try:
         api = started.api()
         items = [item for item in fleet.applied(rendered.files) if fleet.known(item, unknown)]
@@ -233,10 +232,10 @@ def _place(plan: Plan, rendered: Rendered, out: Path, summary: Summary) -> None:
             "unknown_kinds": sorted(unknown),
         }
     except (ApiFault, TimeoutError) as fault:
-        raise StepError(f"on the control plane: {fault}") from fault
+        raise StepError(f"on the control plane: {fault}; logs in {started.logs}") from fault
     finally:
         group.end()
-        cluster.stop(folder)
+    cluster.stop(folder)  # of a placement that failed its logs stay
 
 
 def _smoke(plan: Plan, running: server.Server, out: Path, summary: Summary, console: Console) -> None:

@@ -64,6 +64,13 @@ def end_group(leader: int, number: int = signal.SIGKILL) -> None:
         os.killpg(leader, number)
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Replaces a file at once: a process that is ended meanwhile leaves the old one or the new one."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
 def tail(log: Path, lines: int) -> str:
     """The last lines of a log, '' when there is none."""
     return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) if log.is_file() else ""

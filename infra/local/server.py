@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.local.processes import LOOPBACK, end_group, free_port, listening_addresses, start_ticks, tail
+from infra.local.processes import LOOPBACK, end_group, free_port, listening_addresses, start_ticks, tail, write_whole
 
 STATE_FILE = "emulator.json"
 LOG_FILE = "emulator.log"
@@ -99,13 +99,15 @@ def start(
         state_file=directory / STATE_FILE,
     )
     try:
+        # Before it answers: whatever ends this process meanwhile, `stop` finds the emulator.
+        write_whole(server.state_file, _to_json(server))
         _wait_until_healthy(server, process, deadline_seconds)
         assert_loopback_only(server)
     except BaseException:
         end_group(process.pid)
         process.wait()
+        server.state_file.unlink(missing_ok=True)
         raise
-    server.state_file.write_text(_to_json(server))
     return server
 
 

@@ -180,7 +180,7 @@ def test_the_group_ends_with_whoever_started_it(tmp_path: Path) -> None:
     """Also when that is killed and can clean nothing up."""
     source = (
         "import sys, time; from pathlib import Path; from infra.local.kubernetes.processes import Group\n"
-        "group = Group(Path(sys.argv[1]), bound=True)\n"
+        "group = Group(Path(sys.argv[1]))\n"
         "group.start('one', ['sleep', '600']); group.start('two', ['sleep', '600'])\n"
         "print(*group.pids().values(), flush=True); time.sleep(600)\n"
     )
@@ -200,7 +200,7 @@ def test_the_group_ends_with_whoever_started_it(tmp_path: Path) -> None:
 
 
 def test_a_program_that_ends_is_reported_with_its_log(tmp_path: Path) -> None:
-    group = processes.Group(tmp_path, bound=False)
+    group = processes.Group(tmp_path)
     try:
         group.start("broken", ["sh", "-c", "echo the reason; exit 3"])
         with pytest.raises(processes.ProcessFault, match=r"broken exited with 3:\nthe reason"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from typer.testing import CliRunner
 
 from infra.cli import app
 from infra.local.kubernetes import cluster, programs
+from infra.local.kubernetes.api import until
 from infra.local.kubernetes.fleet import ready_nodes
 from infra.local.kubernetes.programs import Programs
 from infra.local.processes import start_ticks
@@ -38,9 +41,12 @@ def test_up_says_where_it_is_and_down_ends_it(programs: Programs, tmp_path: Path
         assert len(ready_nodes(running.api())) == sum(pool.size.max for pool in plan_of("starter-p5en").pools)
         code, said = moerl("up", "--kubernetes", *place)
         assert (code, "one runs here already" in said) == (1, True)
+        # One program that dies takes neither the others nor the way to them with it.
+        os.kill(running.pids["etcd"], signal.SIGKILL)
+        until("etcd gone", lambda: start_ticks(running.pids["etcd"]) is None, 10)
+        assert moerl("status", *place)[0] == 1
     finally:
         assert moerl("down", *place) == (0, "stopped\n")
-    assert moerl("status", *place)[0] == 1
     assert not any(start_ticks(pid) for pid in running.pids.values())
 
 

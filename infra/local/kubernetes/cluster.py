@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import urllib3
@@ -16,9 +19,9 @@ from infra.local.kubernetes import controllers, core
 from infra.local.kubernetes.api import Api, ApiFault, Object, serves, until
 from infra.local.kubernetes.certificates import authority
 from infra.local.kubernetes.nodes import MANAGED
-from infra.local.kubernetes.processes import Group
+from infra.local.kubernetes.processes import Group, ProcessFault
 from infra.local.kubernetes.programs import Programs
-from infra.local.processes import LOOPBACK, end_group, free_port, start_ticks
+from infra.local.processes import LOOPBACK, free_port, start_ticks, write_whole
 
 STATE_FILE = "kubernetes.json"
 ADMIN, ADMIN_GROUPS = "moerl-admin", ("system:masters",)
@@ -46,16 +49,17 @@ Progress = Callable[[str], None]
 class Cluster:
     """A running control plane.
 
-    leader: its process group. process_start: the kernel's start time of the leader, which tells it from a later process.
-    pids: program to process. deployments: what the controllers' charts would run inside the cluster.
+    pids: program to process. started: program to the kernel's start time of its process, which tells it from a later one of
+    the same number. deployments: what the controllers' charts would run inside the cluster. starter: process that brings it
+    up, with its start time; None once that has ended.
     """
 
     folder: Path
     url: str
-    leader: int
-    process_start: int
     pids: Mapping[str, int]
+    started: Mapping[str, int]
     deployments: tuple[Object, ...]
+    starter: tuple[int, int] | None = None
 
     @property
     def kubeconfig(self) -> Path:
@@ -85,23 +89,29 @@ def start(
     programs: Programs,
     values: ControllerValues,
     *,
-    bound: bool = True,
     progress: Progress = lambda _: None,
 ) -> tuple[Cluster, Group]:
-    """Everything up and ready, without nodes.
+    """Everything up and ready, without nodes. It ends when this process does, unless the group is released.
 
-    folder: absent or empty; takes data, keys, logs and the kubeconfig. bound: everything ends when this process does.
-    Raises ProcessFault, with the end of a log, when a program does not come up, ValueError when a chart refuses its values.
+    folder: takes data, keys, logs and the kubeconfig; what an earlier start left there is ended and removed.
+    Raises ProcessFault, with the end of a log, when a program does not come up, or when the folder is somebody else's;
+    ValueError when a chart refuses its values.
     """
-    held = core.keys(folder / "pki", authority(controllers.KUEUE_AUTHORITY))
-    group = Group(folder / "logs", bound=bound)
+    port = free_port()
+    url = f"https://{LOOPBACK}:{port}"
+    cluster = _claim(folder, url)
+    group = Group(cluster.logs)
+
+    def begin(name: str, command: core.Command, variables: Mapping[str, str] | None = None) -> None:
+        group.start(name, command, variables)
+        _write(_with_programs(cluster, group))
+
     try:
+        held = core.keys(folder / "pki", authority(controllers.KUEUE_AUTHORITY))
         progress("etcd, kube-apiserver")
         command, etcd_url = core.etcd(programs, folder / "etcd", held)
-        group.start("etcd", command)
-        port = free_port()
-        url = f"https://{LOOPBACK}:{port}"
-        group.start("kube-apiserver", core.api_server(programs, port, etcd_url, held))
+        begin("etcd", command)
+        begin("kube-apiserver", core.api_server(programs, port, etcd_url, held))
         core.kubeconfig(folder / "kubeconfig", url, held, ADMIN, ADMIN_GROUPS)
         api = Api(url, held.ca, *held.authority.client(ADMIN, ADMIN_GROUPS).write(held.folder, "admin"))
         # While the server starts: Helm needs a second.
@@ -112,14 +122,14 @@ def start(
         )
         group.wait("kube-apiserver", api.ready, READY_SECONDS)
         progress("kube-scheduler, kube-controller-manager, kwok")
-        health = _start_components(folder, programs, url, held, group)
+        health = _start_components(folder, programs, url, held, begin)
         progress("kueue, lws, kuberay")
         add(api, (_namespace(name) for name in {NAMESPACE, *(controller.namespace for controller in installed)}))
         for controller in installed:  # Kueue first: it takes longest
             _install(api, controller)
             config = folder / f"{controller.name}.kubeconfig"
             core.kubeconfig(config, url, held, controller.user, controller.groups)
-            group.start(controller.name, controller.command, {**controller.variables, "KUBECONFIG": str(config)})
+            begin(controller.name, controller.command, {**controller.variables, "KUBECONFIG": str(config)})
             health[controller.name] = f"http://{LOOPBACK}:{controller.health_port}/readyz"
         for name, target in health.items():
             group.wait(name, _answers(target, held.ca), READY_SECONDS)
@@ -127,39 +137,75 @@ def start(
             group.wait(name, _admits(api, probe), READY_SECONDS)
     except BaseException:
         group.end()
+        _write(replace(cluster, starter=None))
         raise
-    cluster = Cluster(
-        folder=folder,
-        url=url,
-        leader=group.leader,
-        process_start=start_ticks(group.leader) or 0,
-        pids=group.pids(),
-        deployments=tuple(item for controller in installed for item in controller.deployments),
-    )
-    (folder / STATE_FILE).write_text(json.dumps(asdict(cluster), default=str, indent=1), encoding="utf-8")
+    deployments = tuple(item for controller in installed for item in controller.deployments)
+    cluster = replace(_with_programs(cluster, group), deployments=deployments, starter=None)
+    _write(cluster)
     return cluster, group
 
 
 def status(folder: Path) -> Cluster | None:
-    """The control plane that the state file describes, or None when it is gone."""
+    """The control plane that the state file describes, or None unless it is up and every program of it runs."""
+    cluster = _read(folder)
+    if cluster is None or cluster.starter is not None or len(_alive(cluster)) < len(cluster.pids):
+        return None
+    return cluster if cluster.pids else None
+
+
+def stop(folder: Path) -> bool:
+    """Ends what is left of what `start` began in this folder, waits for it, and removes the folder. False when nothing ran."""
+    cluster = _read(folder)
+    if cluster is None:
+        return False
+    ended = _alive(cluster)
+    for pid in ended:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    until("programs ended", lambda: not _alive(cluster), ENDED_SECONDS, pause_seconds=0.05)
+    shutil.rmtree(folder)
+    return bool(ended)
+
+
+def _claim(folder: Path, url: str) -> Cluster:
+    """The folder, empty but for a state file without programs: whatever ends this start, the next one knows it for ours."""
+    before = _read(folder)
+    if before is not None and before.starter is not None:
+        pid, ticks = before.starter
+        if pid != os.getpid() and start_ticks(pid) == ticks:
+            raise ProcessFault(f"process {pid} is starting a control plane in {folder}")
+    stop(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise ProcessFault(f"{folder} holds files that no control plane left there: name another folder, or empty it")
+    pid = os.getpid()
+    cluster = Cluster(folder, url, pids={}, started={}, deployments=(), starter=(pid, start_ticks(pid) or 0))
+    _write(cluster)
+    return cluster
+
+
+def _with_programs(cluster: Cluster, group: Group) -> Cluster:
+    pids = group.pids()
+    return replace(cluster, pids=pids, started={name: start_ticks(pid) or 0 for name, pid in pids.items()})
+
+
+def _write(cluster: Cluster) -> None:
+    write_whole(cluster.folder / STATE_FILE, json.dumps(asdict(cluster), default=str, indent=1))
+
+
+def _read(folder: Path) -> Cluster | None:
+    """What the state file says, whether or not it still holds; None without one."""
     try:
         fields = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    cluster = Cluster(**{**fields, "folder": folder, "deployments": tuple(fields["deployments"])})
-    return cluster if start_ticks(cluster.leader) == cluster.process_start else None
+    starter = tuple(fields["starter"]) if fields["starter"] else None
+    return Cluster(**{**fields, "folder": folder, "deployments": tuple(fields["deployments"]), "starter": starter})
 
 
-def stop(folder: Path) -> bool:
-    """Ends what `start` began in this folder, waits for it, and removes the folder. False when nothing ran."""
-    cluster = status(folder)
-    if cluster is not None:
-        end_group(cluster.leader)
-        pids = cluster.pids.values()
-        until("programs ended", lambda: not any(start_ticks(pid) for pid in pids), ENDED_SECONDS, pause_seconds=0.05)
-    if (folder / STATE_FILE).is_file():
-        shutil.rmtree(folder)
-    return cluster is not None
+def _alive(cluster: Cluster) -> list[int]:
+    """Processes of the cluster that still run; a later one of the same number does not count."""
+    return [pid for name, pid in cluster.pids.items() if start_ticks(pid) == cluster.started[name]]
 
 
 def add(api: Api, items: Iterable[Object]) -> None:
@@ -168,16 +214,18 @@ def add(api: Api, items: Iterable[Object]) -> None:
         list(writers.map(api.create, items))
 
 
-def _start_components(folder: Path, programs: Programs, url: str, held: core.Keys, group: Group) -> dict[str, str]:
+def _start_components(
+    folder: Path, programs: Programs, url: str, held: core.Keys, begin: Callable[[str, core.Command], None]
+) -> dict[str, str]:
     """Scheduler, controller manager and kwok; program to the URL that tells whether it is ready."""
     health = {}
     for name, command in (("kube-scheduler", core.scheduler), ("kube-controller-manager", core.controller_manager)):
         config = core.kubeconfig(folder / f"{name}.kubeconfig", url, held, f"system:{name}", ())
         port = free_port()
-        group.start(name, command(programs, config, port, held))
+        begin(name, command(programs, config, port, held))
         health[name] = f"https://{LOOPBACK}:{port}/healthz"
     config = core.kubeconfig(folder / "kwok.kubeconfig", url, held, "kwok", ADMIN_GROUPS)
-    group.start("kwok", core.kwok(programs, config, folder, MANAGED))
+    begin("kwok", core.kwok(programs, config, folder, MANAGED))
     return health
 
 

@@ -88,14 +88,18 @@ def trainer_objects(files: Iterable[ManifestFile]) -> list[Object]:
 def start(
     folder: Path, programs: Programs, plan: Plan, found: Resolved, *, bound: bool, progress: Progress = lambda _: None
 ) -> tuple[Cluster, Group, frozenset[str]]:
-    """A control plane as `cluster.start` brings it up, settled. Nothing is left running when either fails."""
-    started, group = cluster.start(folder, programs, controller_values(plan), bound=bound, progress=progress)
+    """A control plane as `cluster.start` brings it up, settled. bound: it ends when this process does. Nothing is left
+    running when either fails, or when this process is ended before both are done."""
+    started, group = cluster.start(folder, programs, controller_values(plan), progress=progress)
     try:
         progress("nodes")
-        return started, group, settle(started.api(), plan, started.deployments, found)
+        unknown = settle(started.api(), plan, started.deployments, found)
     except BaseException:
         group.end()
         raise
+    if not bound:
+        group.release()
+    return started, group, unknown
 
 
 def settle(api: Api, plan: Plan, deployments: Iterable[Object], found: Resolved) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""The control plane's processes: one group, ended as a whole, also when whoever started it dies."""
+"""The control plane's processes: one group, ended as a whole, also when whoever started it dies, until it is released."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from infra.local.processes import end_group, tail
+from infra.local.processes import tail
 
 READ_BACK_LINES = 25
 
@@ -21,20 +21,22 @@ class ProcessFault(RuntimeError):
 class Group:
     """Processes in one process group, each with its own log file.
 
-    With `bound` the group ends when this Python process does, however it does: a watchdog outside the group holds the
-    other end of a pipe. Without it the group lives on until somebody calls `end_group`.
+    The group ends when this Python process does, however it does: the group's leader is a watchdog at the other end of a
+    pipe. After `release` the processes live on.
     """
 
-    def __init__(self, logs: Path, *, bound: bool) -> None:
+    def __init__(self, logs: Path) -> None:
         logs.mkdir(parents=True, exist_ok=True)
         self.logs = logs
-        self.leader: int = 0
-        self._bound = bound
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self._watchdog: subprocess.Popen[bytes] | None = None
+        self._watchdog = subprocess.Popen(  # noqa: S603 - our own module
+            [sys.executable, "-I", str(Path(__file__).with_name("watchdog.py"))],
+            stdin=subprocess.PIPE,
+            process_group=0,
+        )
 
     def start(self, name: str, command: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
-        """Starts a program; its output goes to NAME.log."""
+        """Starts a program; its output goes to NAME.log. Not after `release`."""
         with (self.logs / f"{name}.log").open("wb") as output:
             process = subprocess.Popen(  # noqa: S603 - argument lists built here, no shell
                 list(command),
@@ -43,17 +45,9 @@ class Group:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                process_group=self.leader,
+                process_group=self._watchdog.pid,
             )
         self._running[name] = process
-        if self.leader == 0:
-            self.leader = process.pid
-            if self._bound:
-                self._watchdog = subprocess.Popen(  # noqa: S603 - our own module
-                    [sys.executable, "-I", str(Path(__file__).with_name("watchdog.py")), str(self.leader)],
-                    stdin=subprocess.PIPE,
-                    start_new_session=True,
-                )
 
     def wait(self, name: str, ready: Callable[[], bool], deadline_seconds: float) -> None:
         """Until `ready`. Raises ProcessFault when any program of the group ends, or at the deadline."""
@@ -78,13 +72,14 @@ class Group:
 
     def end(self) -> None:
         """Kills every program and waits for it. The state is thrown away, so none is asked first."""
-        if self._watchdog is not None:
-            self._watchdog.kill()
-            self._watchdog.communicate()
-            self._watchdog = None
-        if self.leader:
-            end_group(self.leader)
+        for process in self._running.values():
+            process.kill()
         for process in self._running.values():
             process.wait()
         self._running.clear()
-        self.leader = 0
+        self.release()
+
+    def release(self) -> None:
+        """From here on the programs outlive this process."""
+        self._watchdog.kill()
+        self._watchdog.communicate()

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from infra.local import server
+from infra.local.processes import start_ticks
 
 from .conftest import PYTHON, ROOT
 
@@ -114,6 +116,24 @@ def test_a_start_that_stays_silent_is_ended(tmp_path: Path, monkeypatch: pytest.
         server.start(tmp_path, python=Path(sys.executable), project_root=tmp_path / "root", deadline_seconds=1.5)
     (silent,) = started
     assert silent.returncode == -signal.SIGKILL
+
+
+def test_a_start_that_is_cut_off_can_be_stopped(tmp_path: Path) -> None:
+    package = tmp_path / "root" / "infra" / "local" / "emulator"
+    package.mkdir(parents=True)
+    (package / "__main__.py").write_text("import time; time.sleep(60)")
+    source = (
+        "import sys; from pathlib import Path; from infra.local import server\n"
+        "server.start(Path(sys.argv[1]), python=Path(sys.executable), project_root=Path(sys.argv[1]) / 'root')"
+    )
+    with subprocess.Popen([sys.executable, "-c", source, str(tmp_path)], cwd=ROOT) as starting:  # noqa: S603
+        deadline = time.monotonic() + 30
+        while (found := server.status(tmp_path)) is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        starting.terminate()
+    assert found is not None
+    assert server.stop(tmp_path) is True
+    assert start_ticks(found.pid) is None
 
 
 def test_clients_are_pointed_at_the_emulator_and_nothing_else(tmp_path: Path) -> None:
