@@ -66,8 +66,9 @@ def kuberay_operator(plan: Plan) -> Values:
 def kueue(plan: Plan) -> Values:
     """Two replicas, since its webhooks fail closed for jobs of the run's namespace, the only one that they look at.
 
-    It places gangs, and that is all: left on, node replacement ends a run whose node is cordoned, or not ready for half a
-    minute, past the disruption budget.
+    It places gangs, and that is all: left on, node replacement ends a run one of whose nodes was not ready for half a
+    minute, past the disruption budget. Off, a node that is deleted, or whose pods were, still takes the whole gang down
+    (EvictedDueToNodeFailures), as it must.
     """
     return {
         "fullnameOverride": "kueue",

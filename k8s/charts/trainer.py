@@ -25,8 +25,10 @@ restores and uploads its own files, and the head has scratch for the save signal
 sees all files.
 
 Submission mode is K8sJob. In HTTP mode KubeRay 1.5 asks a lost head for the job for ever, with all GPUs held; here the
-submitter follows the log, and its failure ends the run. It may retry: once a cluster is up KubeRay makes no second head, so
-nothing is submitted twice.
+submitter follows the log, and its failure ends the run: so a head whose process is lost ends it. The submitter may retry:
+once a cluster is up KubeRay makes no second head, so nothing is submitted twice. A lost node, the head's or a worker's, is
+another matter: Kueue suspends the job, all pods go, and with a node in its place a new attempt starts, `backoffLimit: 0` or
+not.
 """
 
 from __future__ import annotations

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
 from infra.config.plan import Plan
 from infra.local.kubernetes.api import ApiFault, Object
@@ -109,6 +113,22 @@ def kill(fleet: Fleet, node: Object) -> None:
     fleet.bed.api.patch(node, {"spec": {"taints": [*node["spec"].get("taints", ()), taint]}})
     fleet.bed.until("pods of the node gone", lambda: not _standing_on(fleet, [node["metadata"]["name"]]))
     fleet.bed.api.delete(node)
+
+
+@contextmanager
+def silent(fleet: Fleet, node: Object) -> Iterator[None]:
+    """A node that says it has not been ready for a minute, while no kubelet says anything else. For less than the 40 s
+    after which all nodes would be taken for lost."""
+    kubelets = fleet.bed.cluster.pids["kwok"]
+    since = (datetime.now(UTC) - timedelta(minutes=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    os.kill(kubelets, signal.SIGSTOP)
+    try:
+        kept = [item for item in node["status"]["conditions"] if item["type"] != "Ready"]
+        ready = {"type": "Ready", "status": "False", "reason": "KubeletNotReady", "lastTransitionTime": since}
+        fleet.bed.api.patch(node, {"status": {"conditions": [*kept, ready]}}, subresource="status")
+        yield
+    finally:
+        os.kill(kubelets, signal.SIGCONT)
 
 
 def replace(fleet: Fleet, pool: str, count: int) -> None:

@@ -10,19 +10,20 @@ import pytest
 from infra.config.plan import Plan
 from infra.config.pool_plan import EFA_RESOURCE, GPU_RESOURCE
 from infra.local.kubernetes.api import Object
-from infra.local.kubernetes.fleet import expected_pods, scale_up, why_pending
+from infra.local.kubernetes.fleet import applied, expected_pods, scale_up, why_pending
 from k8s.checks.scheduling import reached
 from k8s.checks.tree import tree
 from k8s.names import BUFFER, ENVIRONMENT, ROLLOUT, RUN_NAMESPACE, SYSTEM_NAMESPACE, TRAINER
 from tests.k8s.renders import rendered
 
 from .bed import Bed, pools_of, refusal
-from .fleet import REFERENCE, Fleet, create_trainer, kill, reclaim, replace, start
+from .fleet import REFERENCE, Fleet, create_trainer, kill, reclaim, replace, silent, start
 
 pytestmark = pytest.mark.cluster
 
 GROUP_LABEL = "leaderworkerset.sigs.k8s.io/group-index"
 PART_LABEL = "moerl.io/part"
+NOT_READY = "node.kubernetes.io/not-ready"
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +36,14 @@ def fleet(start_bed: Callable[[Plan], Bed]) -> Fleet:
     made.bed.until("every pod of every namespace running", lambda: all(_runs(pod) for pod in made.bed.pods("")))
     made.bed.tally.pods_placed += len(made.bed.running(""))
     return made
+
+
+def test_an_apply_over_the_scaled_run_takes_nothing_away(fleet: Fleet) -> None:
+    """No conflict with whoever scales, and no count that goes back."""
+    before = _identities(fleet.bed.pods())
+    fleet.bed.apply(applied(rendered(REFERENCE).files))
+    fleet.wait_for_all()
+    assert _identities(fleet.bed.pods()) == before
 
 
 def test_everything_runs_with_every_pool_full(fleet: Fleet) -> None:
@@ -155,15 +164,24 @@ def test_the_trainers_budget_counts_its_pods(fleet: Fleet) -> None:
     assert [item["reason"] for item in status["conditions"]] == ["InsufficientPods"]
 
 
-def test_a_cordoned_trainer_node_does_not_end_the_run(fleet: Fleet) -> None:
+def test_a_trainer_node_that_is_not_ready_for_a_while_does_not_end_the_run(fleet: Fleet) -> None:
+    """With its node replacement on, Kueue suspends a run half a minute after one of its nodes stops to be ready: an agent
+    that is restarted, a moment without a network. Pods have five minutes until their node is taken for lost."""
     before, node = _identities(fleet.running(TRAINER)), fleet.node_of(fleet.running(TRAINER)[0])
-    fleet.bed.api.patch(node, {"spec": {"unschedulable": True}})
-    try:
-        # The time that Kueue takes to act on a taint, several times over.
+    with silent(fleet, node):
+        fleet.bed.until("the taint", lambda: NOT_READY in _taints(fleet, node))
+        # Kueue acts at once on a node that has not been ready for that long.
         with pytest.raises(TimeoutError):
-            fleet.bed.until("no change", lambda: _identities(fleet.running(TRAINER)) != before, seconds=5)
-    finally:
-        fleet.bed.api.patch(node, {"spec": {"unschedulable": None}})
+            fleet.bed.until("change", lambda: _identities(fleet.running(TRAINER)) != before, seconds=15)
+        assert NOT_READY in _taints(fleet, node)
+        assert not _ray_job(fleet)["spec"].get("suspend")
+    fleet.bed.until("the taint gone", lambda: NOT_READY not in _taints(fleet, node))
+
+
+def _taints(fleet: Fleet, node: Object) -> set[str]:
+    found = fleet.bed.api.get("v1", "Node", node["metadata"]["name"])
+    assert found is not None
+    return {taint["key"] for taint in found["spec"].get("taints", ())}
 
 
 def test_a_reclaimed_spot_node_takes_its_engine_and_no_other(fleet: Fleet) -> None:
@@ -199,22 +217,31 @@ def test_losing_a_third_of_the_spot_pool_leaves_trainer_and_other_engines_alone(
     replace(fleet, "rollout", len(nodes))
     fleet.wait_for_all()
     assert _identities(fleet.running(TRAINER)) == trainer
+    now = _groups(fleet)
+    assert {name for name in groups if now[name] == groups[name]} == set(groups) - hit
+    assert all(_renewed(groups[name], now[name]) for name in hit)
 
 
-def test_a_killed_trainer_node_ends_the_attempt_and_the_next_waits_for_the_node(fleet: Fleet) -> None:
+@pytest.mark.parametrize("part", ["worker", "head"])
+def test_a_killed_trainer_node_ends_the_attempt_and_the_next_waits_for_the_node(fleet: Fleet, part: str) -> None:
     """Never half a gang: Kueue takes the whole RayCluster down, and starts one anew when all nodes are there again."""
     before = _identities(fleet.running(TRAINER))
     (old,) = fleet.bed.api.list("ray.io/v1", "RayCluster", RUN_NAMESPACE)
-    worker = next(pod for pod in fleet.running(TRAINER) if pod["metadata"]["labels"][PART_LABEL] == "worker")
-    node = fleet.node_of(worker)
+    node = fleet.node_of(next(pod for pod in fleet.running(TRAINER) if pod["metadata"]["labels"][PART_LABEL] == part))
     kill(fleet, node)
     fleet.bed.until("no pod of the old attempt", lambda: not before & _identities(fleet.pods(TRAINER)))
     fleet.bed.until("suspended", lambda: _ray_job(fleet)["spec"].get("suspend"))
     assert fleet.pods(TRAINER) == []
+    assert "EvictedDueToNodeFailures" in _workload_events(fleet)
     replace(fleet, fleet.plan.workload.trainer.pool, 1)
     fleet.wait_for_all()
     (new,) = fleet.bed.api.list("ray.io/v1", "RayCluster", RUN_NAMESPACE)
     assert new["metadata"]["name"] != old["metadata"]["name"]
+
+
+def _workload_events(fleet: Fleet) -> set[str]:
+    events = fleet.bed.api.list("v1", "Event", RUN_NAMESPACE)
+    return {event["reason"] for event in events if event["involvedObject"]["kind"] in ("Workload", "RayJob")}
 
 
 def _ray_job(fleet: Fleet) -> Object:
