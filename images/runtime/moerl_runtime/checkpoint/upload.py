@@ -78,7 +78,7 @@ def serve(uploader: Uploader, stop: Event) -> None:
 
 
 def work(uploader: Uploader) -> bool:
-    """Uploads one save, if there is one. Returns whether there was."""
+    """Uploads one save, if there is one. Returns whether there was one that could be."""
     waiting = handover.waiting(uploader.directory)
     if waiting:
         newest = max(waiting, key=lambda ready: (ready.attempt, ready.step))
@@ -88,9 +88,13 @@ def work(uploader: Uploader) -> bool:
         _commit_announced(uploader, newest)
         return True
     if uploader.several_nodes:
-        for announcement in announced_elsewhere(uploader):
-            upload_node(uploader, announcement)
-            return True
+        try:
+            for announcement in announced_elsewhere(uploader):
+                upload_node(uploader, announcement)
+                return True
+        except RuntimeFault as fault:
+            # Its committer gives it up when its time is over; the next save may be sound.
+            uploader.report(f"checkpoint: a save of another node is not uploaded: {fault}")
     return False
 
 

@@ -74,6 +74,32 @@ def test_other_nodes_upload_a_save_once(service: FakeS3, tmp_path: Path) -> None
     assert not upload.work(other)
 
 
+def test_a_save_that_another_node_cannot_send_ends_neither_it_nor_the_next_one(service: FakeS3, tmp_path: Path) -> None:
+    committer, scratch = tmp_path / "node-0", tmp_path / "node-1"
+    save(committer, content(1, 10, nodes=2))
+    save(scratch, content(1, 10, nodes=2, node=1))
+    (scratch / "checkpoints" / "iter_0000010" / "link").symlink_to(tmp_path)
+    lines: list[str] = []
+    other = uploader(service.client(), scratch, node="node-1", several_nodes=True, report=lines.append)
+    announce(committer, 1, 10, nodes=2)
+    upload.work(uploader(service.client(), committer, several_nodes=True, barrier_seconds=5.0))
+    assert not upload.work(other)
+    assert "is no plain file" in lines[-1]
+    save(committer, content(1, 20, nodes=2))
+    save(scratch, content(1, 20, nodes=2, node=1))
+    announce(committer, 1, 20, nodes=2)
+    clock = Clock()
+
+    def wait(seconds: float) -> None:
+        clock.wait(seconds)
+        upload.work(other)
+
+    upload.work(uploader(service.client(), committer, several_nodes=True, clock=clock, wait=wait))
+    found = newest(service)
+    assert found is not None
+    assert found.step == 20
+
+
 def test_a_node_that_does_not_come_fails_the_save_and_leaves_the_old_checkpoint(
     service: FakeS3, tmp_path: Path
 ) -> None:
