@@ -1,4 +1,5 @@
-"""`make control-plane`: builds the programs of the control plane from their Go modules into .cache/, once."""
+"""`make control-plane`: builds the programs of the control plane from their Go modules into .cache/, once. What a folder named
+by KUBEBUILDER_ASSETS holds at the right version is not built."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from infra.local.kubernetes.programs import (
@@ -20,6 +22,7 @@ from infra.local.kubernetes.programs import (
     SOURCES,
     Program,
     cache_folder,
+    given,
     go_version,
     module_version,
 )
@@ -35,30 +38,48 @@ def main() -> int:
     if go is None:
         print("control plane: skipped, there is no Go on this machine; the cluster tests will skip too")
         return 0
-    folder = cache_folder(go)
-    if (folder / BUILT).is_file():
+    folder, ready = cache_folder(go), given(os.environ)
+    for reason in ready.refused:
+        print(f"control plane: {reason}: one is built")
+    missing = [item for item in PROGRAMS if item.name not in ready.paths and not (folder / item.name).is_file()]
+    if not missing and (folder / BUILT).is_file():
         _offer_schemas(folder)
         print(f"control plane: built already, {folder}")
         return 0
     began = time.monotonic()
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=CACHE, prefix="building-") as written:
-        part = Path(written)
-        for number, program in enumerate(PROGRAMS, start=1):
-            print(f"[{number}/{len(PROGRAMS)}] {program.name} {module_version(program)}", flush=True)
-            started = time.monotonic()
-            _build(program, part / program.name, jobs)
-            print(f"      {time.monotonic() - started:.0f} s", flush=True)
-        for name, (program_name, inside) in ASSETS.items():
-            shutil.copytree(_module_folder(program_name) / inside, part / name, copy_function=shutil.copyfile)
-        _make_writable(part)
-        (part / BUILT).touch()
-        shutil.rmtree(folder, ignore_errors=True)
-        part.rename(folder)
-        part.mkdir()  # for TemporaryDirectory, which removes what it made
+    try:
+        _fill(folder, missing, jobs)
+    except subprocess.CalledProcessError as fault:
+        command = " ".join(str(word) for word in fault.cmd[1:3])
+        print(
+            f"control plane: not built, `go {command}` failed, with the reason above. Modules come by GOPROXY, or from Go's"
+        )
+        print("module cache; programs that are built already are kept.")
+        return 1
     _offer_schemas(folder)
     print(f"control plane: built in {time.monotonic() - began:.0f} s, {folder}")
     return 0
+
+
+def _fill(folder: Path, missing: Sequence[Program], jobs: int | None) -> None:
+    """Each program comes into the folder when it is whole, so that a build that is cut off goes on where it was."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / BUILT).unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE, prefix="building-") as written:
+        part = Path(written)
+        for number, program in enumerate(missing, start=1):
+            print(f"[{number}/{len(missing)}] {program.name} {module_version(program)}", flush=True)
+            started = time.monotonic()
+            _build(program, part / program.name, jobs)
+            (part / program.name).chmod(0o755)
+            (part / program.name).replace(folder / program.name)
+            print(f"      {time.monotonic() - started:.0f} s", flush=True)
+        for name, (program_name, inside) in ASSETS.items():
+            shutil.rmtree(folder / name, ignore_errors=True)
+            shutil.copytree(_module_folder(program_name) / inside, part / name, copy_function=shutil.copyfile)
+            _make_writable(part / name)
+            (part / name).rename(folder / name)
+    (folder / BUILT).touch()
 
 
 def _build(program: Program, output: Path, jobs: int | None) -> None:
@@ -105,7 +126,7 @@ def _offer_schemas(folder: Path) -> None:
 def _make_writable(folder: Path) -> None:
     """The module cache is read-only, and so is what is copied from it: then nobody could clean it up."""
     for path in [folder, *folder.rglob("*")]:
-        path.chmod(0o755 if path.is_dir() or path.parent == folder else 0o644)
+        path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ SOURCES = ROOT / "tests" / "cluster" / "programs"
 CACHE = ROOT / ".cache" / "control-plane"
 GIVEN_VARIABLE = "KUBEBUILDER_ASSETS"
 BUILT = "complete"
-"""Written last into a cache folder: a build that was cut off does not count."""
+"""Written last into a cache folder: a build that was cut off does not count. It may lack programs that were given."""
+VERSION_SECONDS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,9 @@ PROGRAMS: tuple[Program, ...] = (
     Program(name="helm", folder="helm", module="helm.sh/helm/v3", package="helm.sh/helm/v3/cmd/helm"),
 )
 
+TELL_VERSION = frozenset({"etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager"})
+"""Programs that say which release they are. Of a given folder only these count: the others could be anything."""
+
 ASSETS: Mapping[str, tuple[str, str]] = {
     "kueue-chart": ("kueue", "charts/kueue"),
     "lws-chart": ("lws", "charts/lws"),
@@ -65,6 +69,14 @@ ASSETS: Mapping[str, tuple[str, str]] = {
 
 class ProgramsMissing(RuntimeError):
     """The control plane cannot start here; the text says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the folder that KUBEBUILDER_ASSETS names holds: programs of our versions, and why others do not count."""
+
+    paths: Mapping[str, Path]
+    refused: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,23 +129,48 @@ def cache_folder(go: str) -> Path:
     return CACHE / f"{sources_digest()}-{go}"
 
 
+def given(variables: Mapping[str, str]) -> Given:
+    """Asks each program in that folder for its version. variables: the process environment."""
+    folder = variables.get(GIVEN_VARIABLE)
+    paths, refused = {}, []
+    for program in PROGRAMS if folder else ():
+        path = Path(folder or "") / program.name
+        if program.name not in TELL_VERSION or not path.is_file():
+            continue
+        found, wanted = _reported_version(path), module_version(program)
+        if found == wanted:
+            paths[program.name] = path
+        else:
+            refused.append(f"{path} is {found or 'of no version that it tells'}, and {wanted} is needed")
+    return Given(paths, tuple(refused))
+
+
+def _reported_version(path: Path) -> str | None:
+    try:
+        done = subprocess.run(  # noqa: S603 - a program that the caller names
+            [path, "--version"], capture_output=True, text=True, check=False, timeout=VERSION_SECONDS, env={"HOME": "/"}
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r"\bv?(\d+\.\d+\.\d+\S*)", done.stdout)
+    return found[1] if found else None
+
+
 def locate(variables: Mapping[str, str]) -> Programs:
     """The programs, those in the folder that KUBEBUILDER_ASSETS names first, else as built here.
 
     variables: the process environment. Raises ProgramsMissing. Without Go on the machine, a build by any Go release counts.
     """
-    go = go_version()
+    go, ready = go_version(), given(variables)
     folders = [cache_folder(go)] if go else sorted(CACHE.glob(f"{sources_digest()}-*"))
     built = next((folder for folder in folders if (folder / BUILT).is_file()), None)
-    if built is None:
-        raise ProgramsMissing(
-            "the control plane is not built: run `make control-plane` (about 20 minutes, once)"
-            if go
-            else "the control plane is not built, and there is no Go on this machine to build it with"
-        )
-    given = variables.get(GIVEN_VARIABLE)
-    paths = {}
-    for program in PROGRAMS:
-        own = Path(given) / program.name if given else None
-        paths[program.name] = own if own is not None and own.is_file() else built / program.name
-    return Programs(paths=paths, assets=built)
+    if built is not None:
+        paths = {program.name: ready.paths.get(program.name, built / program.name) for program in PROGRAMS}
+        if all(path.is_file() for path in paths.values()):
+            return Programs(paths=paths, assets=built)
+    what_to_do = (
+        "run `make control-plane` (about 20 minutes, once)"
+        if go
+        else "and there is no Go on this machine to build it with"
+    )
+    raise ProgramsMissing("; ".join([*ready.refused, f"the control plane is not built: {what_to_do}"]))
