@@ -2,9 +2,9 @@
 
 It runs outside the VPC: a build reads GitHub, PyPI, NVIDIA's and Docker's registries, which an environment without egress
 cannot reach, and nodes pull from the environment's own repository alone. What a Dockerfile runs is other people's code
-and can reach the credentials of the build, hence a role that can do little: push to one repository, write one parameter
-for each software stack, read and write two prefixes of one bucket. The repository's key needs no statement, since ECR
-uses it by a grant of its own.
+and can reach the credentials of the build, hence a role that can do little: push to and pull from one repository,
+read and write one parameter for each software stack, read and write two prefixes of one bucket. The repository's key needs
+no statement, since ECR uses it by a grant of its own.
 
 Whoever may start a build chooses what the run executes (StartBuild takes another build specification), so grant
 `codebuild:StartBuild` on the project accordingly.
@@ -32,13 +32,15 @@ TIMEOUT_MINUTES = 300
 QUEUED_MINUTES = 480
 """The most that CodeBuild offers: one build waits for the other."""
 SCAN_WAIT_SECONDS, SCAN_ATTEMPTS = 20, 180
-PUSH = (
+PUSH_AND_PULL = (
     "ecr:BatchCheckLayerAvailability",
     # Docker asks whether the manifest is there before it pushes (ECR user guide, permissions for pushing an image).
     "ecr:BatchGetImage",
     "ecr:CompleteLayerUpload",
     "ecr:DescribeImageScanFindings",
     "ecr:DescribeImages",
+    # Layers of the stack's last image that the next one has too.
+    "ecr:GetDownloadUrlForLayer",
     "ecr:InitiateLayerUpload",
     "ecr:PutImage",
     "ecr:UploadLayerPart",
@@ -46,7 +48,7 @@ PUSH = (
 
 
 def image_role(scope: Construct, plan: Plan) -> iam.Role:
-    """Pushes to one repository, writes the digests' parameters, reads contexts, writes lists of contents."""
+    """Pushes to and pulls from one repository, keeps the digests' parameters, reads contexts, writes lists of contents."""
     names, secret = plan.names, plan.docker_hub_secret_arn
     bucket = bucket_arn(plan, names.apply_bucket)
     contexts, lists = f"{bucket}/{CONTEXT_PREFIX}*", f"{bucket}/{SBOM_PREFIX}*"
@@ -62,8 +64,8 @@ def image_role(scope: Construct, plan: Plan) -> iam.Role:
         purpose="builds the run's image",
         statements=[
             allow(["ecr:GetAuthorizationToken"], ["*"]),
-            allow(PUSH, [f"arn:{plan.partition}:ecr:{in_account}:repository/{names.repository}"]),
-            allow(["ssm:PutParameter"], parameters),
+            allow(PUSH_AND_PULL, [f"arn:{plan.partition}:ecr:{in_account}:repository/{names.repository}"]),
+            allow(["ssm:GetParameter", "ssm:PutParameter"], parameters),
             allow(["s3:GetObject"], [contexts]),
             allow(["s3:PutObject"], [lists]),
             *([allow(["secretsmanager:GetSecretValue"], [secret])] if secret else []),

@@ -3,6 +3,11 @@ names the image to the rest of the environment.
 
 The tag follows from the context archive, which holds every build argument, so one source has one tag. Tags cannot be
 moved (the repository's own setting): a build of a source that is there already goes straight to the scan.
+
+A build machine is new each time, so layers come from the stack's last image that passed the gate, which the parameter names by
+digest, and every image carries what the next build needs to know of its layers (BuildKit's inline cache). It knows the layers
+of the image itself and none of the stages whose wheels it got: a moved pin of an extension compiles all of them again. A
+cache of its own would hold those too, but takes tags that move, or Docker's store of another kind and tags that pile up.
 """
 
 from __future__ import annotations
@@ -57,6 +62,15 @@ else
   if [[ -n "${{DOCKER_HUB_TOKEN:-}}" ]]; then
     docker login --username "$DOCKER_HUB_USER" --password-stdin <<< "$DOCKER_HUB_TOKEN"
   fi
+  aws ecr get-login-password | docker login --username AWS --password-stdin "${{REPOSITORY_URI%%/*}}"
+  options+=(--build-arg BUILDKIT_INLINE_CACHE=1)
+  if last="$(aws ssm get-parameter --name "$PARAMETERS/$STACK" --query Parameter.Value --output text 2> error)"; then
+    [[ "$last" == "$REPOSITORY_URI@sha256:"* ]] || fail "the parameter $PARAMETERS/$STACK names no image of the repository"
+    echo "image: take unchanged layers from $last"
+    options+=(--cache-from "$last")
+  else
+    grep -q '(ParameterNotFound)' error || {{ cat error >&2; fail "the stack's last image cannot be looked up"; }}
+  fi
   echo "image: build $reference"
   docker build --file "{context_folder}/$STACK/Dockerfile" --tag "$reference" "${{options[@]}}" {context_folder}
   echo "image: list what is inside"
@@ -65,7 +79,6 @@ else
   [[ -s sbom.spdx.json ]] || fail "syft wrote nothing"
   aws s3 cp --only-show-errors sbom.spdx.json "s3://$SOURCE_BUCKET/{sbom_prefix}$tag.spdx.json"
   echo "image: push $reference"
-  aws ecr get-login-password | docker login --username AWS --password-stdin "${{REPOSITORY_URI%%/*}}"
   docker push --quiet "$reference"
   digest_of_tag || fail "ECR does not show what was pushed"
 fi

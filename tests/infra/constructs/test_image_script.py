@@ -43,6 +43,10 @@ elif arguments[0] == "ecr":
     json.dump(state, open(state_file, "w"))
     found = jmespath.search(options["--query"], answer)
     print(json.dumps(found, indent=4) if options["--output"] == "json" else found)
+elif arguments[:2] == ["ssm", "get-parameter"]:
+    if state.get("parameter") is None:
+        sys.exit(f"An error occurred ({{state.get('ssm', 'ParameterNotFound')}}) when calling the operation: x")
+    print(jmespath.search(options["--query"], {{"Parameter": {{"Value": state["parameter"]}}}}))
 elif arguments[0] == "ssm":
     print("{{}}")
 """
@@ -146,11 +150,11 @@ def verbs(calls: Sequence[Sequence[str]]) -> list[str]:
 def test_it_builds_lists_pushes_scans_and_then_names_the_image(project: Project) -> None:
     done = project.run()
     assert done.returncode == 0, done.stderr
-    assert verbs(project.docker()) == ["build", "run", "login", "push"]
+    assert verbs(project.docker()) == ["login", "build", "run", "push"]
     reference = f"{URI}:{project.tag}"
     assert project.docker()[3] == ["push", "--quiet", reference]
-    assert project.docker()[2][-1] == URI.partition("/")[0]
-    (put,) = project.calls("aws ssm")
+    assert project.docker()[0][-1] == URI.partition("/")[0]
+    (put,) = project.calls("aws ssm put-parameter")
     assert f"--name /moerl/starter/image/efa-gda --type String --overwrite --value {URI}@{DIGEST}" in put
     assert done.stdout.endswith(f"image: {URI}@{DIGEST}\n")
     assert (project.store / "bucket/sbom" / f"{project.tag}.spdx.json").read_text(encoding="utf-8") == "{}\n"
@@ -158,16 +162,16 @@ def test_it_builds_lists_pushes_scans_and_then_names_the_image(project: Project)
 
 def test_base_images_are_pulled_under_an_account_where_there_is_one(project: Project) -> None:
     assert project.run(DOCKER_HUB_USER="someone", DOCKER_HUB_TOKEN="hub token").returncode == 0  # noqa: S106
-    assert verbs(project.docker()) == ["login", "build", "run", "login", "push"]
+    assert verbs(project.docker()) == ["login", "login", "build", "run", "push"]
     assert project.docker()[0] == ["login", "--username", "someone", "--password-stdin"]
     assert not [line for line in project.calls("docker ") if "hub token" in line]
 
 
 def test_every_build_argument_arrives_whole_and_none_is_run(project: Project) -> None:
     assert project.run().returncode == 0
-    build = project.docker()[0]
+    build = project.docker()[1]
     given = [value for option, value in pairwise(build) if option == "--build-arg"]
-    assert given == ["NCCL=2.31.2", "ARCHS=9.0;10.0 $(touch owned)"]
+    assert given == ["NCCL=2.31.2", "ARCHS=9.0;10.0 $(touch owned)", "BUILDKIT_INLINE_CACHE=1"]
     assert build[-1] == "context"
     assert build[build.index("--file") + 1] == "context/efa-gda/Dockerfile"
 
@@ -178,7 +182,7 @@ def test_a_source_that_is_there_is_not_built_again_but_judged_again(project: Pro
     done = project.run()
     assert done.returncode == 0, done.stderr
     assert project.docker() == []
-    assert len(project.calls("aws ssm")) == 1
+    assert len(project.calls("aws ssm put-parameter")) == 1
 
 
 def test_it_waits_for_the_scan(project: Project) -> None:
@@ -193,7 +197,7 @@ def test_a_scan_that_does_not_end_names_nothing(project: Project, findings: list
     done = project.run()
     assert done.returncode != 0
     assert "not ended in time" in done.stderr
-    assert not project.calls("aws ssm")
+    assert not project.calls("aws ssm put-parameter")
 
 
 @pytest.mark.parametrize(
@@ -205,7 +209,7 @@ def test_an_image_that_was_not_scanned_is_not_taken_for_a_clean_one(project: Pro
     done = project.run()
     assert done.returncode != 0
     assert text in done.stderr
-    assert not project.calls("aws ssm")
+    assert not project.calls("aws ssm put-parameter")
 
 
 @pytest.mark.parametrize(
@@ -225,7 +229,7 @@ def test_critical_findings_stop_it_unless_each_is_accepted(
     done = project.run(ACCEPTED=accepted)
     assert (done.returncode == 0) is (not open_findings), done.stderr
     assert [line.split()[-1] for line in done.stderr.splitlines() if " critical CVE" in line] == open_findings
-    assert len(project.calls("aws ssm")) == (not open_findings)
+    assert len(project.calls("aws ssm put-parameter")) == (not open_findings)
 
 
 def test_a_count_without_names_stops_it(project: Project) -> None:
@@ -237,11 +241,44 @@ def test_a_count_without_names_stops_it(project: Project) -> None:
     assert "counts 1 critical findings and lists none" in done.stderr
 
 
-@pytest.mark.parametrize("step", ["build", "run", "login", "push"])
+def test_layers_come_from_the_stacks_last_image_by_its_digest(project: Project) -> None:
+    assert project.run().returncode == 0
+    assert "--cache-from" not in project.docker()[1]
+    last = f"{URI}@sha256:{'a' * 64}"
+    project.aws({"describe-images": [], "describe-image-scan-findings": [scanned()], "parameter": last})
+    done = project.run()
+    assert done.returncode == 0, done.stderr
+    (asked,) = set(project.calls("aws ssm get-parameter"))
+    assert "--name /moerl/starter/image/efa-gda " in asked
+    build = project.docker()[5]
+    assert [value for option, value in pairwise(build) if option == "--cache-from"] == [last]
+    # It is pulled by the login of the repository, so that comes first.
+    assert verbs(project.docker()[4:]) == ["login", "build", "run", "push"]
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        ({"ssm": "AccessDeniedException"}, "AccessDeniedException"),
+        ({"parameter": "docker.io/someone/else@sha256:" + "a" * 64}, "names no image of the repository"),
+        ({"parameter": f"{URI}:latest"}, "names no image of the repository"),
+    ],
+    ids=["refused", "another repository", "a tag"],
+)
+def test_a_last_image_that_cannot_be_trusted_ends_the_build(project: Project, state: dict[str, Any], why: str) -> None:
+    project.aws({"describe-images": [], "describe-image-scan-findings": [scanned()], **state})
+    done = project.run()
+    assert done.returncode != 0
+    assert why in done.stderr
+    assert "build" not in verbs(project.docker())
+    assert not project.calls("aws ssm put-parameter")
+
+
+@pytest.mark.parametrize("step", ["login", "build", "run", "push"])
 def test_the_first_failure_ends_it_and_names_nothing(project: Project, step: str) -> None:
     assert project.run(FAILS_ON=step).returncode != 0
     assert verbs(project.docker())[-1] == step
-    assert not project.calls("aws ssm")
+    assert not project.calls("aws ssm put-parameter")
 
 
 def test_an_error_of_ecr_is_no_missing_image(project: Project) -> None:

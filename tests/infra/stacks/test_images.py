@@ -43,6 +43,7 @@ def granted(template: Template) -> dict[str, list[Any]]:
 def test_the_role_grants_what_a_build_calls_and_no_more(reference: Template) -> None:
     repository = [f"arn:aws:ecr:{ACCOUNT}:repository/{REFERENCE}/moerl"]
     bucket = f"arn:aws:s3:::{REFERENCE}-apply-123456789012-us-west-2"
+    parameters = [f"arn:aws:ssm:{ACCOUNT}:parameter/moerl/{REFERENCE}/image/{name}" for name in sorted(SOFTWARE)]
     log = [f"arn:aws:logs:{ACCOUNT}:log-group:/aws/codebuild/{REFERENCE}-image:*"]
     assert granted(reference) == {
         "logs:CreateLogStream": log,
@@ -53,14 +54,14 @@ def test_the_role_grants_what_a_build_calls_and_no_more(reference: Template) -> 
         "ecr:CompleteLayerUpload": repository,
         "ecr:DescribeImageScanFindings": repository,
         "ecr:DescribeImages": repository,
+        "ecr:GetDownloadUrlForLayer": repository,
         "ecr:InitiateLayerUpload": repository,
         "ecr:PutImage": repository,
         "ecr:UploadLayerPart": repository,
         "s3:GetObject": [f"{bucket}/images/*"],
         "s3:PutObject": [f"{bucket}/sbom/*"],
-        "ssm:PutParameter": [
-            f"arn:aws:ssm:{ACCOUNT}:parameter/moerl/{REFERENCE}/image/{name}" for name in sorted(SOFTWARE)
-        ],
+        "ssm:GetParameter": parameters,
+        "ssm:PutParameter": parameters,
     }
 
 
