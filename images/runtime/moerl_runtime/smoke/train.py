@@ -39,11 +39,11 @@ from moerl_runtime.trainer.metrics import metrics as trainer_metrics
 from moerl_runtime.trainer.report import Reporter
 from moerl_runtime.workers.buffer_client import BufferClient
 
-LEARNING_RATE, BETAS = 3e-3, (0.9, 0.95)
-PASSES = 3
+LEARNING_RATE, BETAS = 2e-3, (0.9, 0.95)
+PASSES = 2
 """Optimizer steps on one batch: the ratio's clip has something to do from the second on."""
 GRADIENT_NORM_MAX = 1.0
-GRPO = grpo.GrpoSettings(entropy_weight=0.02)
+GRPO = grpo.GrpoSettings(entropy_weight=0.005)
 COLLECTIVE_SECONDS = 180.0
 """Longest wait of a rank for the others: rank 0 waits for samples meanwhile, and gives up earlier."""
 FLUSH_SECONDS = 30.0
