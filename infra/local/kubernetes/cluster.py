@@ -25,7 +25,8 @@ from infra.local.processes import LOOPBACK, free_port, start_ticks, write_whole
 
 STATE_FILE = "kubernetes.json"
 ADMIN, ADMIN_GROUPS = "moerl-admin", ("system:masters",)
-READY_SECONDS, ENDED_SECONDS = 60.0, 10.0
+READY_SECONDS, ENDED_SECONDS = 180.0, 10.0
+"""Only for a program that hangs: one that ends is noticed at once."""
 WRITERS = 6
 """Requests in flight while objects go in."""
 PROBES: Mapping[str, Object] = {
