@@ -16,11 +16,64 @@ import yaml
 
 BOUNDARY = "==MOERL-NODE=="
 
-# Boothooks run before anything else of cloud-init, scripts before nodeadm-run.service starts the kubelet, which is ordered
-# after cloud-final.service (amazon-eks-ami, systemd units of the AL2023 image).
+# Boothooks run before anything else of cloud-init and on every boot, scripts once, before nodeadm-run.service starts the
+# kubelet: that is ordered after cloud-final.service (amazon-eks-ami, systemd units of the AL2023 image).
 GPU_DIRECT_BOOTHOOK = """#!/bin/sh
-# Before nvidia-kmod-load.service loads the driver: GPU-direct EFA maps the GPU's doorbell into the NIC's page tables.
-echo 'options nvidia NVreg_RegistryDwords="PeerMappingOverride=1;"' > /etc/modprobe.d/50-moerl-nvidia.conf
+# GPU-direct EFA maps the GPU's doorbell into the NIC's page tables. The driver reads its options once, when it is loaded.
+# Images before 20260917 load it after this (nvidia-kmod-load.service, after network-online.target); later ones load it at
+# the same time (nvidia-setup.service), perhaps without the option. Whatever holds the driver by then cannot be unloaded
+# safely, so such a node starts anew, once, before it has a kubelet.
+option='options nvidia NVreg_RegistryDwords="PeerMappingOverride=1;"'
+file=/etc/modprobe.d/50-moerl-nvidia.conf
+params=/proc/driver/nvidia/params
+rebooted=/var/lib/moerl-rebooted-for-driver-option
+say() {
+  echo "moerl: $1"
+  echo "moerl: $1" > /dev/console
+}
+# In one step: the driver may be reading it.
+if ! grep -q -s -x -F "$option" "$file"; then
+  echo "$option" > "$file.new" && mv "$file.new" "$file"
+fi
+# A driver that is being loaded may have read its options before that, and does not show yet.
+if systemctl is-enabled --quiet nvidia-setup.service && grep -q -s -x 0x10de /sys/bus/pci/devices/*/vendor; then
+  waited=0
+  while [ ! -e "$params" ] && [ "$waited" -lt 300 ]; do
+    sleep 1
+    waited=$((waited + 1))
+  done
+fi
+[ -e "$params" ] || exit 0
+grep -q PeerMappingOverride=1 "$params" && exit 0
+if [ -e "$rebooted" ]; then
+  say "the NVIDIA driver has no PeerMappingOverride even after a reboot: preflight refuses GPU-direct EFA on this node"
+elif touch "$rebooted" && sync; then
+  say "the NVIDIA driver was loaded before its option was written: rebooting once"
+  systemctl --no-block reboot
+  # Until this ends cloud-init does not, and the kubelet waits for cloud-init.
+  sleep 600
+  say "the node did not reboot and has no PeerMappingOverride: preflight refuses GPU-direct EFA on it"
+fi
+"""
+
+DRIVER_SOURCES_SCRIPT = """#!/bin/bash
+# `load-gdrdrv` builds against the driver's sources in /usr/src. Images since 20260917 keep them in packages alone, under
+# the driver that the first boot chose.
+shopt -s nullglob
+[[ -d /opt/nvidia ]] || exit 0
+for attempt in {1..60}; do
+  [[ -e /opt/nvidia/current/.driver-flavor ]] && break
+  sleep 1
+done
+packages=(/opt/nvidia/current/{.rpms,flavors/open/.rpms}/kmod-nvidia-open-dkms-*.rpm)
+for package in "${packages[@]}"; do
+  rpm2cpio "$package" | (cd / && cpio --extract --make-directories --unconditional --quiet './usr/src/*')
+done
+sources=(/usr/src/nvidia-*)
+if (( ! ${#sources[@]} )); then
+  echo "moerl: no sources of the NVIDIA driver: without gdrdrv in the image, DeepEP cannot start here" > /dev/console
+  exit 1
+fi
 """
 
 # How many pages the EFA packages of an image reserve by themselves differs between installers and modes of installation,
@@ -94,14 +147,15 @@ def user_data(
     extra: str | None,
     *,
     gpu_direct: bool,
+    driver_sources: bool = False,
     huge_pages: int = 0,
     lustre_client: bool = False,
 ) -> str:
     """The whole document.
 
-    `gpu_direct` prepares the NVIDIA driver for GPU-direct EFA; `huge_pages` of 2 MiB are reserved, none with 0;
-    `lustre_client` installs what FSx volumes are mounted with. `extra` is a shell script (`#!` first) or a MIME multipart
-    document, added as further parts.
+    `gpu_direct` prepares the NVIDIA driver for GPU-direct EFA; `driver_sources` unpacks what gdrdrv is built against;
+    `huge_pages` of 2 MiB are reserved, none with 0; `lustre_client` installs what FSx volumes are mounted with. `extra` is
+    a shell script (`#!` first) or a MIME multipart document, added as further parts.
 
     Raises ValueError for any other `extra`.
     """
@@ -111,6 +165,8 @@ def user_data(
     if huge_pages:
         document.attach(_part("text", "cloud-boothook", HUGE_PAGES_BOOTHOOK.format(pages=huge_pages)))
     document.attach(_part("application", "node.eks.aws", node_configuration))
+    if driver_sources:
+        document.attach(_part("text", "x-shellscript", DRIVER_SOURCES_SCRIPT))
     if lustre_client:
         document.attach(_part("text", "x-shellscript", LUSTRE_SCRIPT))
     for part in _extra_parts(extra):

@@ -95,6 +95,7 @@ def launch_template(
                 _node_config(pool, join),
                 pool.extra_user_data,
                 gpu_direct=pool.gpu_direct_driver,
+                driver_sources=pool.load_gdrdrv,
                 huge_pages=pool.host.huge_pages,
                 lustre_client=pool.host.lustre_client,
             )

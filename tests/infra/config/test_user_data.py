@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 from email import message_from_string
+from pathlib import Path
 
 import pytest
 import yaml
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from infra.config.user_data import (
     BOUNDARY,
+    DRIVER_SOURCES_SCRIPT,
     GPU_DIRECT_BOOTHOOK,
     LUSTRE_SCRIPT,
     JoinData,
@@ -101,6 +103,164 @@ def test_driver_option_comes_first_and_only_for_gpu_direct() -> None:
     assert kinds(user_data(NODE, "#!/bin/sh\n", gpu_direct=True)) == [HOOK, NODE_TYPE, SHELL]
     assert HOOK not in kinds(user_data(NODE, None, gpu_direct=False))
     assert "NVreg_RegistryDwords" in GPU_DIRECT_BOOTHOOK
+
+
+OPTION = 'options nvidia NVreg_RegistryDwords="PeerMappingOverride=1;"\n'
+WITH, WITHOUT = 'RegistryDwords: "PeerMappingOverride=1;"\n', 'RegistryDwords: ""\n'
+
+
+class Host:
+    """A node's files under a folder, and programs that write down their calls; the script's paths are moved there."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for folder in ("bin", "etc/modprobe.d", "proc/driver/nvidia", "var/lib", "dev", "sys/bus/pci/devices/0"):
+            (root / folder).mkdir(parents=True)
+        self.file = root / "etc/modprobe.d/50-moerl-nvidia.conf"
+        self.params = root / "proc/driver/nvidia/params"
+        self.gpu("0x10de")
+        self.program("systemctl", "exit 1")
+        self.program("sleep")
+
+    def gpu(self, vendor: str) -> None:
+        (self.root / "sys/bus/pci/devices/0/vendor").write_text(f"{vendor}\n", encoding="ascii")
+
+    def program(self, name: str, body: str = "") -> None:
+        path = self.root / "bin" / name
+        path.write_text(f'#!/bin/sh\necho "{name} $*" >> "{self.root}/calls"\n{body}\n', encoding="utf-8")
+        path.chmod(0o755)
+
+    def boots_beside_cloud_init(self) -> None:
+        """As images since 20260917, whose unit is there and enabled."""
+        self.program("systemctl")
+
+    def run(self, script: str, shell: str = "sh") -> int:
+        moved = re.sub(r"(?<![\w/.])/(?=(?:etc|proc|sys|var|dev|opt|usr/src)\b)", f"{self.root}/", script)
+        moved = moved.replace("cd / ", f"cd {self.root} ").replace("> " + f"{self.root}/dev/console", ">> dev/console")
+        return subprocess.run(  # noqa: S603 - the script under test
+            [shell, "-c", moved],
+            cwd=self.root,
+            env={"PATH": f"{self.root}/bin:{os.environ['PATH']}"},
+            check=False,
+            timeout=60,
+        ).returncode
+
+    def calls(self, program: str) -> list[str]:
+        path = self.root / "calls"
+        written = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        return [call for call in written if call.startswith(f"{program} ")]
+
+    def reboots(self) -> int:
+        return len([call for call in self.calls("systemctl") if call.endswith(" reboot")])
+
+    def console(self) -> str:
+        path = self.root / "dev/console"
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def test_before_a_driver_that_waits_for_cloud_init_the_option_is_written_and_nothing_waited_for(host: Host) -> None:
+    assert host.run(GPU_DIRECT_BOOTHOOK) == 0
+    assert host.file.read_text(encoding="utf-8") == OPTION
+    assert (host.calls("sleep"), host.reboots(), host.console()) == ([], 0, "")
+    assert [path.name for path in host.file.parent.iterdir()] == [host.file.name]
+
+
+def test_a_driver_that_was_loaded_without_the_option_costs_one_reboot_and_never_two(host: Host) -> None:
+    host.boots_beside_cloud_init()
+    host.params.write_text(WITHOUT, encoding="ascii")
+    assert host.run(GPU_DIRECT_BOOTHOOK) == 0
+    assert host.reboots() == 1
+    assert host.file.read_text(encoding="utf-8") == OPTION
+    # cloud-init, and with it the kubelet, is held back while the node goes down.
+    assert host.calls("sleep") == ["sleep 600"]
+    assert "rebooting once" in host.console()
+    host.params.write_text(WITHOUT, encoding="ascii")
+    assert host.run(GPU_DIRECT_BOOTHOOK) == 0
+    assert host.reboots() == 1
+    assert "even after a reboot" in host.console().splitlines()[-1]
+
+
+def test_a_driver_that_has_the_option_is_left_alone_and_so_is_the_file_that_it_may_be_reading(host: Host) -> None:
+    host.boots_beside_cloud_init()
+    host.file.write_text(OPTION, encoding="ascii")
+    before = host.file.stat()
+    host.params.write_text(WITH, encoding="ascii")
+    assert host.run(GPU_DIRECT_BOOTHOOK) == 0
+    assert (host.reboots(), host.console(), host.calls("sleep")) == (0, "", [])
+    assert (host.file.stat().st_ino, host.file.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+@pytest.mark.parametrize(("loaded", "reboots"), [(WITH, 0), (WITHOUT, 1)])
+def test_a_driver_that_is_just_being_loaded_is_waited_for_and_judged(host: Host, loaded: str, reboots: int) -> None:
+    host.boots_beside_cloud_init()
+    host.program("sleep", f"[ \"$(grep -c 'sleep 1$' {host.root}/calls)\" -lt 3 ] || printf '{loaded}' > {host.params}")
+    assert host.run(GPU_DIRECT_BOOTHOOK) == 0
+    assert host.calls("sleep")[:4] == ["sleep 1"] * 3 + ["sleep 600"] * reboots
+    assert host.reboots() == reboots
+
+
+def test_a_driver_that_never_comes_is_waited_for_so_long_and_no_longer(host: Host) -> None:
+    host.boots_beside_cloud_init()
+    assert host.run(GPU_DIRECT_BOOTHOOK) == 0
+    assert (host.calls("sleep"), host.reboots()) == (["sleep 1"] * 300, 0)
+
+
+def test_a_builder_without_gpus_waits_for_no_driver(host: Host) -> None:
+    host.boots_beside_cloud_init()
+    host.gpu("0x1d0f")
+    assert host.run(GPU_DIRECT_BOOTHOOK) == 0
+    assert (host.calls("sleep"), host.reboots()) == ([], 0)
+    assert host.file.read_text(encoding="utf-8") == OPTION
+
+
+def test_a_node_that_cannot_remember_its_reboot_is_not_rebooted(host: Host) -> None:
+    host.params.write_text(WITHOUT, encoding="ascii")
+    host.program("touch", "exit 1")
+    assert host.run(GPU_DIRECT_BOOTHOOK) == 0
+    assert host.reboots() == 0
+
+
+UNPACKS = "cat > /dev/null; mkdir -p usr/src/nvidia-580.159.03/nvidia; touch usr/src/nvidia-580.159.03/nvidia/nv-p2p.c"
+
+
+@pytest.mark.parametrize("folder", [".rpms", "flavors/open/.rpms"])
+def test_the_drivers_sources_are_unpacked_from_the_chosen_tree(host: Host, folder: str) -> None:
+    tree = host.root / "opt/nvidia/current"
+    (tree / folder).mkdir(parents=True)
+    (tree / ".driver-flavor").write_text("open\n", encoding="ascii")
+    package = tree / folder / "kmod-nvidia-open-dkms-580.159.03-1.amzn2023.noarch.rpm"
+    package.touch()
+    (tree / folder / "kmod-nvidia-latest-dkms-580.159.03-1.amzn2023.noarch.rpm").touch()
+    host.program("rpm2cpio")
+    host.program("cpio", UNPACKS)
+    assert host.run(DRIVER_SOURCES_SCRIPT, "bash") == 0
+    assert host.calls("rpm2cpio") == [f"rpm2cpio {package}"]
+    assert host.calls("cpio")[0].endswith("--quiet ./usr/src/*")
+    assert (host.root / "usr/src/nvidia-580.159.03/nvidia/nv-p2p.c").exists()
+    assert (host.calls("sleep"), host.console()) == ([], "")
+
+
+def test_an_image_that_unpacks_its_driver_itself_is_left_alone(host: Host) -> None:
+    assert host.run(DRIVER_SOURCES_SCRIPT, "bash") == 0
+    assert (host.calls("sleep"), host.console()) == ([], "")
+
+
+def test_a_tree_without_sources_is_said_on_the_console(host: Host) -> None:
+    (host.root / "opt/nvidia").mkdir(parents=True)
+    assert host.run(DRIVER_SOURCES_SCRIPT, "bash") == 1
+    assert len(host.calls("sleep")) == 60
+    assert "no sources of the NVIDIA driver" in host.console()
+
+
+def test_sources_are_unpacked_before_what_the_file_adds_and_only_where_gdrdrv_is_built() -> None:
+    document = parts(user_data(NODE, "#!/bin/sh\n", gpu_direct=False, driver_sources=True))
+    assert document[1:] == [(SHELL, DRIVER_SOURCES_SCRIPT), (SHELL, "#!/bin/sh\n")]
+    assert DRIVER_SOURCES_SCRIPT not in user_data(NODE, "#!/bin/sh\n", gpu_direct=True)
 
 
 def test_huge_pages_are_reserved_by_a_boothook_that_names_their_number() -> None:

@@ -258,6 +258,18 @@ def test_the_trainers_nodes_alone_get_a_lustre_client_and_only_for_fsx(plan: Pla
     assert not installs(plan("starter-p5en"), "trainer")
 
 
+def test_the_drivers_sources_are_unpacked_exactly_where_a_daemonset_builds_gdrdrv(
+    plan: Plans, template: Templates
+) -> None:
+    ami = {"id": "ami-0123456789abcdef0", "baked": True}
+    planned = plan("reference-p5en", {"pools.trainer.ami": ami})
+
+    def unpacks(pool: str) -> bool:
+        return "kmod-nvidia-open-dkms" in json.dumps(launch_data(template(planned, f"pool-{pool}"))["UserData"])
+
+    assert [unpacks(pool) for pool in ("trainer", "rollout", "environments")] == [False, True, False]
+
+
 @pytest.mark.parametrize(("name", "pool"), GPU_POOLS)
 def test_metadata_needs_tokens_and_the_root_volume_is_encrypted(
     plan: Plans, template: Templates, name: str, pool: str

@@ -306,7 +306,7 @@ def _device_side(facts: Facts, expected: Expected) -> tuple[Check, ...]:
                 parse.at_least(version, expected.gdrdrv),
                 found=f"{version} loaded" if version else "not loaded",
                 needed=f"at least {expected.gdrdrv}",
-                fix="The DaemonSet gdrcopy-loader builds and loads it: read its log on this node.",
+                fix="The AMI or else the DaemonSet gdrcopy-loader loads it: read its log on this node.",
                 cause="gdrdrv-old" if version else "gdrdrv-missing",
             )
         )
@@ -329,8 +329,8 @@ def _device_side(facts: Facts, expected: Expected) -> tuple[Check, ...]:
                 value == "1",
                 found=f"{PEER_MAPPING}={value}" if value else "not set",
                 needed=f"{PEER_MAPPING}=1 in /proc/driver/nvidia/params",
-                fix="The launch template's user data writes it before the driver is loaded: replace the node, or reboot it "
-                "after an edit in place.",
+                fix="A boothook writes it, and reboots a node once whose driver came first: read the lines `moerl:` of the "
+                "console log, then reboot or replace the node. An AMI that is baked (images.bake_ami) has it from the start.",
                 cause="peer-mapping",
             )
         )
