@@ -22,6 +22,7 @@ from moerl_runtime.checkpoint.layout import Position
 from moerl_runtime.checkpoint.progress import Progress, size
 from moerl_runtime.faults import InputFault
 from moerl_runtime.plan import Node
+from moerl_runtime.stop import on_stop
 from moerl_runtime.store import S3Client
 
 RESTORE_TRIES, RESTORE_WAIT_SECONDS = 5, 10.0
@@ -154,7 +155,7 @@ def _upload(arguments: Namespace) -> int:
         raise InputFault("--node", node, "is no host name", "Write --node or set HOSTNAME.")
     storage, trainer = place.plan["storage"], place.plan["workload"]["trainer"]
     stop = Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    on_stop(stop.set, signals=[signal.SIGTERM])
     files, parts = transfer.pools()
     with files, parts:
         uploader = upload.Uploader(

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
 import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,7 @@ from moerl_runtime import plan
 from moerl_runtime.faults import InputFault
 from moerl_runtime.smoke import job, task
 from moerl_runtime.smoke.engine_settings import EngineSettings
+from moerl_runtime.stop import on_stop
 
 ENGINE_EPILOG = """exit codes: 0 after SIGTERM and the last request, 1 crashed as SGLang would (the reason is on stderr), 2 wrong
 input, 137 after SIGTERM where 0.5.17 is reproduced, which kills itself.
@@ -123,7 +121,7 @@ def _trainer(arguments: argparse.Namespace) -> int:
         stopped.set()
         woken.set()
 
-    _on_stop(stop)
+    on_stop(stop)
     return trainer.run(
         trainer.Job(
             plan=document,
@@ -167,7 +165,7 @@ def _rollout(arguments: argparse.Namespace) -> int:
 
     document = plan.load(arguments.plan)
     stopped = threading.Event()
-    _on_stop(stopped.set)
+    on_stop(stopped.set)
     return rollout.run(
         rollout.Worker(
             plan=document,
@@ -183,14 +181,6 @@ def _rollout(arguments: argparse.Namespace) -> int:
         ),
         wait=stopped.wait,
     )
-
-
-def _on_stop(stop: Callable[[], object]) -> None:
-    """A handler may interrupt the holder of any lock, so it only writes to a pipe."""
-    reader, writer = os.pipe()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: os.write(writer, b"."))
-    threading.Thread(target=lambda: (os.read(reader, 1), stop()), daemon=True, name="stop").start()
 
 
 def _register_gpu(parts: Any) -> None:

@@ -10,6 +10,7 @@ import time
 from moerl_runtime.smoke.engine_http import serving
 from moerl_runtime.smoke.engine_settings import EngineSettings
 from moerl_runtime.smoke.stepper import Stepper
+from moerl_runtime.stop import until_stopped
 
 CRASHED = 1
 KILLED_ITSELF = 128 + signal.SIGKILL
@@ -22,10 +23,7 @@ def run(stepper: Stepper, settings: EngineSettings, *, listen: str) -> int:
     with serving(stepper, settings, clock=time.monotonic, listen=listen, on_crash=_crash) as (url, server):
         print(f"engine: {url}, as SGLang {settings.release}", flush=True)
         time.sleep(settings.warmup_seconds)
-        # A handler may interrupt the holder of any lock, so it writes to a pipe and takes none.
-        reader, writer = os.pipe()
-        signal.signal(signal.SIGTERM, lambda *_: os.write(writer, b"."))
-        os.read(reader, 1)
+        until_stopped(signals=[signal.SIGTERM])
         server.terminating.set()
         server.drained()
     return 0 if settings.spans else KILLED_ITSELF

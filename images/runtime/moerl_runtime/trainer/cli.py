@@ -19,6 +19,7 @@ from botocore.exceptions import ClientError
 from moerl_runtime import plan, store, train_script
 from moerl_runtime.faults import InputFault
 from moerl_runtime.serve import serving
+from moerl_runtime.stop import on_stop
 from moerl_runtime.trainer import flags
 from moerl_runtime.trainer.control import Control, scraper
 from moerl_runtime.trainer.run import Around, Order, Process, run
@@ -66,7 +67,7 @@ def _run(arguments: Namespace) -> int:
     region = document["region"].text
     woken, stopped = threading.Event(), threading.Event()
 
-    def stop(*_: object) -> None:
+    def stop() -> None:
         stopped.set()
         woken.set()
 
@@ -75,7 +76,7 @@ def _run(arguments: Namespace) -> int:
         woken.clear()
         return stopped.is_set()
 
-    signal.signal(signal.SIGTERM, stop)
+    on_stop(stop, signals=[signal.SIGTERM])
     control = Control(clock=time.monotonic, unix_clock=time.time, scrape=scraper(arguments.framework_metrics_port))
     listen = f"{named['POD_IP']}:{arguments.metrics_port}"
     with serving(listen, control.handle) as url, tempfile.TemporaryDirectory(prefix="moerl-") as work:

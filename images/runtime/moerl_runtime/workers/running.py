@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import threading
 from collections.abc import Callable
 
-from moerl_runtime import metrics, serve
+from moerl_runtime import metrics, serve, stop
 from moerl_runtime.metrics import Metrics
 from moerl_runtime.serve import Answer, Handler, Request
 
@@ -28,16 +27,15 @@ def until_stopped(
     arguments: argparse.Namespace, handler: Handler, exported: Metrics, *, on_stop: Callable[[], object]
 ) -> int:
     """Serves until SIGTERM or SIGINT, then calls `on_stop`, still serving, and returns."""
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stopped = threading.Event()
+    stop.on_stop(stopped.set)
     host = arguments.listen.rpartition(":")[0]
     with (
         serve.serving(arguments.listen, handler) as url,
         serve.serving(f"{host}:{arguments.metrics_port}", exposition(exported)) as metrics_url,
     ):
         print(f"{arguments.pool}: serves {url}, metrics {metrics_url}{METRICS_PATH}", flush=True)
-        stop.wait()
+        stopped.wait()
         on_stop()
     return 0
 
