@@ -45,22 +45,54 @@ echo "EFA driver $found, {efa_driver} or later wanted"
 [[ "$(printf '%s\\n' {efa_driver} "${{found%[a-z]}}" | sort --version-sort | head --lines=1)" == {efa_driver} ]]
 """
 
-# EKS's image keeps the driver's modules packed, and unpacks the set that fits when a GPU node boots; the same set is
-# unpacked here for its sources and taken away again, or the node would find it in its way. The module is inserted by a
-# unit, since it needs the NVIDIA driver, which a CPU builder has not loaded, and a device file in each boot's /dev.
+# EKS's image keeps the driver's modules packed, and unpacks the set that fits when a GPU node boots; a CPU builder has none.
+# Since 20260917 that is one of two trees under /opt/nvidia, prebuilt, with the sources in a package of the tree: gdrdrv is
+# built for each, and goes among its modules, which the first boot loads. Before, kmod-util unpacks the one set there is,
+# which is taken away again, or the node would find it in its way. The module is inserted by a unit, since it needs the
+# NVIDIA driver, and a device file in each boot's /dev; a boot that has done both already is left as it is.
 GDRDRV_BUILD = """set -euo pipefail
+shopt -s nullglob
 kernel="$(uname --kernel-release)"
 [[ -d "/lib/modules/$kernel/build" ]] || dnf install --assumeyes "kernel-devel-uname-r = $kernel"
-dnf install --assumeyes gcc git make
-kmod-util load nvidia-open
+dnf install --assumeyes cpio gcc git make
 work="$(mktemp -d)"
 git init --quiet "$work/gdrcopy"
 git -C "$work/gdrcopy" fetch --quiet --depth 1 {gdrcopy_repository} {gdrcopy_commit}
 git -C "$work/gdrcopy" checkout --quiet --detach FETCH_HEAD
-make -C "$work/gdrcopy/src/gdrdrv" install
-kmod-util remove nvidia-open
-rm -rf "$work" /usr/src/nvidia-open-*
-depmod --all "$kernel"
+# Its Makefile goes by $PWD, which `make -C` does not set.
+module="$work/gdrcopy/src/gdrdrv"
+trees=(/opt/nvidia/*/.version)
+if (( ${{#trees[@]}} )); then
+  for tree in "${{trees[@]%/.version}}"; do
+    packages=("$tree"/{{.rpms,flavors/open/.rpms}}/kmod-nvidia-open-dkms-*.rpm)
+    modules="$tree/flavors/open/lib/modules/$kernel/extra"
+    if (( ${{#packages[@]}} != 1 )) || [[ ! -d "$modules" ]]; then
+      echo "$tree holds ${{#packages[@]}} packages with sources, one is needed, and modules for $kernel"
+      exit 1
+    fi
+    mkdir "$work/driver"
+    rpm2cpio "${{packages[0]}}" | (cd "$work/driver" && cpio --extract --make-directories --quiet)
+    sources="$(find "$work/driver" -name nv-p2p.c -printf '%h' -quit)"
+    cd "$module"
+    make clean
+    make KVER="$kernel" NVIDIA_SRC_DIR="${{sources:?no nv-p2p.c in ${{packages[0]}}}}"
+    rm -f "$modules"/gdrdrv.ko*
+    install --mode=0644 gdrdrv.ko "$modules"
+    rm -rf "$work/driver"
+  done
+elif command -v kmod-util > /dev/null; then
+  kmod-util load nvidia-open
+  cd "$module"
+  make install
+  kmod-util remove nvidia-open
+  rm -rf /usr/src/nvidia-open-*
+  depmod --all "$kernel"
+else
+  echo "this image keeps its NVIDIA driver neither in /opt/nvidia nor with kmod-util: bake on a release that does"
+  exit 1
+fi
+cd /
+rm -rf "$work"
 cat > /usr/local/sbin/moerl-gdrdrv <<'PROGRAM'
 #!/bin/sh
 # Pages stay pinned over a driver's free callback, which RDMA needs (insmod.sh of gdrcopy).
@@ -73,7 +105,7 @@ chmod 0755 /usr/local/sbin/moerl-gdrdrv
 cat > /etc/systemd/system/moerl-gdrdrv.service <<'UNIT'
 [Unit]
 Description=gdrdrv, through which NCCL's device-side networking reaches GPU memory
-After=nvidia-kmod-load.service
+After=nvidia-setup.service nvidia-kmod-load.service
 Before=nodeadm-run.service
 ConditionPathExists=/sys/module/nvidia
 
@@ -88,9 +120,17 @@ UNIT
 systemctl enable moerl-gdrdrv.service
 """
 GDRDRV_VALIDATE = """set -euo pipefail
-found="$(modinfo --field version gdrdrv)"
-echo "gdrdrv $found, {gdrcopy} wanted"
-[[ "$found" == {gdrdrv} || "$found" == {gdrdrv}.* ]]
+shopt -s nullglob
+modules=(gdrdrv)
+trees=(/opt/nvidia/*/.version)
+if (( ${{#trees[@]}} )); then
+  modules=("${{trees[@]/%.version/flavors/open/lib/modules/$(uname --kernel-release)/extra/gdrdrv.ko}}")
+fi
+for module in "${{modules[@]}}"; do
+  found="$(modinfo --field version "$module")"
+  echo "gdrdrv $found in $module, {gdrcopy} wanted"
+  [[ "$found" == {gdrdrv} || "$found" == {gdrdrv}.* ]]
+done
 systemctl is-enabled moerl-gdrdrv.service
 """
 

@@ -11,8 +11,8 @@ It has no schedule: an AMI is a release, and whoever starts the pipeline decides
 The id then goes into the file, `pools.NAME.ami: {id: ami-..., baked: true}`, and not straight from the parameter into launch
 templates: a bake would roll nodes at some later deploy, and no review would have shown it.
 
-Built on a CPU instance against the newest open driver that the parent image keeps. Not proven: releases since 20260917 hold
-two driver branches and choose at first boot; whether one gdrdrv loads under both shows on a node, where preflight reads it.
+Built on a CPU instance, against every open driver that the parent image keeps: one before release 20260917, two since, of
+which a node's first boot chooses one. Not proven: that the modules load, which shows on a node, where preflight reads it.
 Bake one AMI for each generation of instances, as EKS advises, and never update its packages in place.
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -121,6 +122,109 @@ def test_a_bake_with_another_module_fails(
     builder.program("modinfo", f"echo {found}")
     builder.program("systemctl")
     assert (builder.run(script(bake, component, "validate")).returncode == 0) is fits
+
+
+KERNEL = "6.12.110-130.amzn2023.x86_64"
+# `make` notes the folder that it works in, as $PWD and as it is, with the driver's sources that it is told.
+MAKE = """[ "$PWD" = "$(pwd -P)" ] && [ -f ./Makefile ] || exit 9
+[ "$1" = clean ] && { rm -f gdrdrv.ko; exit 0; }
+[ ! -e gdrdrv.ko ] || exit 8
+for word; do case "$word" in NVIDIA_SRC_DIR=*) cat "${word#*=}/nv-p2p.h" > gdrdrv.ko ;; KVER=*) ;; install) ;; esac; done"""
+
+
+class ImageOfEks:
+    """What a build finds of EKS's image, moved under the builder's folder."""
+
+    def __init__(self, builder: Builder, bake: BakePlan) -> None:
+        self.builder, self.root = builder, builder.folder
+        for folder in (f"lib/modules/{KERNEL}/build", "usr/local/sbin", "etc/systemd/system"):
+            (self.root / folder).mkdir(parents=True)
+        for name in ("systemctl", "depmod"):
+            builder.program(name)
+        builder.program("uname", f"echo {KERNEL}")
+        builder.program("git", '[ "$3" != checkout ] || { mkdir -p "$2/src/gdrdrv"; touch "$2/src/gdrdrv/Makefile"; }')
+        builder.program("make", MAKE)
+        builder.program("rpm2cpio", 'cat "$1"')
+        builder.program(
+            "cpio",
+            "mkdir -p usr/src/nvidia-x/nvidia; cat > usr/src/nvidia-x/nvidia/nv-p2p.h\ntouch usr/src/nvidia-x/nvidia/nv-p2p.c",
+        )
+        self.texts = {phase: script(bake, "gdrdrv", phase) for phase in ("build", "validate")}
+
+    def tree(self, name: str, version: str, packages: str = ".rpms") -> Path:
+        tree = self.root / "opt/nvidia" / name
+        modules = tree / f"flavors/open/lib/modules/{KERNEL}/extra"
+        for folder in (modules, tree / packages):
+            folder.mkdir(parents=True)
+        (tree / ".version").write_text(version, encoding="ascii")
+        (tree / packages / f"kmod-nvidia-open-dkms-{version}-1.noarch.rpm").write_text(version, encoding="ascii")
+        (modules / "gdrdrv.ko.xz").write_text("of the image", encoding="ascii")
+        return modules
+
+    def run(self, phase: str) -> subprocess.CompletedProcess[str]:
+        moved = re.sub(r"(?<![\w/])/(?=(?:opt|lib|usr|etc)/)", f"{self.root}/", self.texts[phase])
+        return self.builder.run(moved)
+
+
+@pytest.fixture
+def image(builder: Builder, bake: BakePlan) -> ImageOfEks:
+    return ImageOfEks(builder, bake)
+
+
+def test_both_drivers_of_an_image_get_a_module_built_against_their_own_sources(image: ImageOfEks) -> None:
+    lts, pb = image.tree("lts", "580.159.03"), image.tree("pb", "595.71.05", "flavors/open/.rpms")
+    done = image.run("build")
+    assert done.returncode == 0, done.stderr
+    # One module in each, and none of the image's own beside it.
+    assert [(path.name, path.read_text(encoding="ascii")) for path in lts.iterdir()] == [("gdrdrv.ko", "580.159.03")]
+    assert [(path.name, path.read_text(encoding="ascii")) for path in pb.iterdir()] == [("gdrdrv.ko", "595.71.05")]
+    makes = [call for call in image.builder.calls() if call.startswith("make ") and "clean" not in call]
+    assert [f"KVER={KERNEL}" in call for call in makes] == [True, True]
+    unit = (image.root / "etc/systemd/system/moerl-gdrdrv.service").read_text(encoding="utf-8")
+    assert {"nvidia-setup.service", "nvidia-kmod-load.service"} <= set(
+        re.findall(r"^After=(.*)$", unit, re.MULTILINE)[0].split()
+    )
+    assert "systemctl enable moerl-gdrdrv.service" in image.builder.calls()
+
+
+def test_an_image_with_packed_modules_is_unpacked_built_on_and_packed_again(image: ImageOfEks) -> None:
+    image.builder.program("kmod-util")
+    done = image.run("build")
+    assert done.returncode == 0, done.stderr
+    ours = [call for call in image.builder.calls() if call.split()[0] in ("kmod-util", "make", "depmod")]
+    assert ours == [
+        "kmod-util load nvidia-open",
+        "make install",
+        "kmod-util remove nvidia-open",
+        f"depmod --all {KERNEL}",
+    ]
+
+
+def test_an_image_whose_sources_are_nowhere_ends_the_bake_with_the_reason(image: ImageOfEks) -> None:
+    done = image.run("build")
+    assert (done.returncode, "neither in" in done.stdout) == (1, True)
+    image.tree("lts", "580.159.03")
+    tree = image.root / "opt/nvidia/lts"
+    next((tree / ".rpms").iterdir()).unlink()
+    done = image.run("build")
+    assert (done.returncode, "holds 0 packages with sources" in done.stdout) == (1, True)
+    assert not (image.root / "etc/systemd/system/moerl-gdrdrv.service").exists()
+
+
+def test_a_package_without_the_drivers_interface_ends_the_bake(image: ImageOfEks) -> None:
+    image.tree("lts", "580.159.03")
+    image.builder.program("cpio", "cat > /dev/null")
+    done = image.run("build")
+    assert done.returncode != 0
+    assert "no nv-p2p.c" in done.stderr
+
+
+@pytest.mark.parametrize(("pb", "fits"), [("2.5", True), ("2.4.4", False)])
+def test_the_module_of_each_driver_is_judged(image: ImageOfEks, pb: str, fits: bool) -> None:
+    for name in ("lts", "pb"):
+        image.tree(name, "580.159.03")
+    image.builder.program("modinfo", f'case "$3" in */pb/*/gdrdrv.ko) echo {pb} ;; */lts/*/gdrdrv.ko) echo 2.5 ;; esac')
+    assert (image.run("validate").returncode == 0) is fits
 
 
 def test_values_of_the_plan_reach_the_scripts(bake: BakePlan) -> None:
