@@ -1,7 +1,7 @@
 #!/bin/bash
 # Builds one of the trainer's extensions into /wheels, against the torch that is installed here.
 # Use: build-extension.sh tools, then build-extension.sh transformer-engine|flash-attn|apex VERSION (apex: its commit)
-# Needs: CUDA_ARCHS ("9.0;10.0"), CUDA (version)
+# Needs: CUDA_ARCHS ("9.0;10.0"), CUDA (version), BUILD_TOOLS ("ninja==1.13.2 wheel==0.48.0")
 set -euo pipefail
 
 mkdir -p /wheels
@@ -19,7 +19,8 @@ jobs() {
 case $1 in
   tools)
     # They stay in this stage.
-    pip install --no-cache-dir ninja pybind11 packaging psutil setuptools wheel nvidia-ml-py
+    read -ra tools <<<"$BUILD_TOOLS"
+    pip install --no-cache-dir "${tools[@]}"
     ;;
   transformer-engine)
     # The first two come as NVIDIA's wheels, for all architectures. The third is C++ against this torch, cuDNN and NCCL; forced,

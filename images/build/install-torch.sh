@@ -1,7 +1,7 @@
 #!/bin/bash
 # The stack's torch in the place of the base image's, with the companions that are built for it.
-# Needs: TORCH, CUDA (versions)
+# Needs: TORCH, TORCHVISION, TORCHAUDIO, CUDA (versions)
 set -euo pipefail
 
 index=https://download.pytorch.org/whl/cu${CUDA/./}
-pip install --no-cache-dir "torch==${TORCH}" torchvision torchaudio --index-url "$index"
+pip install --no-cache-dir "torch==${TORCH}" "torchvision==${TORCHVISION}" "torchaudio==${TORCHAUDIO}" --index-url "$index"

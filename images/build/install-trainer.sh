@@ -2,7 +2,7 @@
 # Megatron-LM, Miles and what they need, without a package of the engine's moving: pip may add, not change.
 # Use: install-trainer.sh MILES MEGATRON, working trees (checkout.sh); the extensions' wheels are below /wheels
 # Needs: SGLANG_ROUTER, TILELANG, FLASH_LINEAR_ATTENTION, NVIDIA_MODELOPT (versions), MBRIDGE, MEGATRON_BRIDGE,
-# TORCH_MEMORY_SAVER (commits), CUDA (version)
+# TORCH_MEMORY_SAVER (commits), CUDA (version), OPEN_REQUIREMENTS ("ray==2.58.0 wandb==0.29.0")
 set -euo pipefail
 
 miles=$1 megatron=$2
@@ -14,6 +14,16 @@ pip list --format freeze --exclude-editable >"$work/all"
 grep -iE '^(torch|triton|nvidia-|cuda-|sglang|sgl-|flashinfer|transformers|numpy|apache-tvm-ffi)' "$work/all" \
   | grep -viE '^(sglang-router|nvidia-modelopt|torch-memory-saver|torch_memory_saver)=|^nvidia-(nccl|nvshmem|cudnn)-cu' \
     >"$work/constraints"
+# The catalog's versions of what Miles requires without one, less what the base image has, which fits the engine.
+chosen() {
+  local pins pin
+  sed -E 's/==.*//; s/[-_.]+/-/g' "$work/all" | tr '[:upper:]' '[:lower:]' >"$work/names"
+  read -ra pins <<<"$OPEN_REQUIREMENTS"
+  for pin in "${pins[@]}"; do
+    grep -qxF "${pin%%==*}" "$work/names" || echo "$pin"
+  done
+}
+chosen >>"$work/constraints"
 # Debian's packages have no list of their files, so pip ends where it would replace one (PyJWT, for mcp). Its newer version
 # goes beside it first, ahead on the path; dpkg's own files stay.
 keep() {

@@ -5,7 +5,7 @@ Attention and Apex against their own torch, since such an extension loads under 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from types import MappingProxyType
 from typing import Literal
@@ -39,6 +39,8 @@ GDRCOPY_SOURCE = Source(
     as_of=date(2026, 3, 11),
 )
 
+_NONE: Mapping[str, str] = MappingProxyType({})
+
 PackageName = Literal[
     "transformer-engine",
     "flash-attn",
@@ -51,19 +53,25 @@ PackageName = Literal[
     "megatron-bridge",
     "nvidia-modelopt",
     "torch-memory-saver",
+    "torchaudio",
+    "torchvision",
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSources:
     """`trainer` pins the packages that the trainer needs and the base image lacks: releases, or commits of the
-    repositories that the Dockerfile names. Empty where the base image holds them."""
+    repositories that the Dockerfile names. `open_requirements` are versions of what the framework requires without one;
+    what the base image has already stays. `build_tools` compile the extensions and stay out of the image. All are empty
+    where the base image holds the trainer."""
 
     sglang_repository: str
     framework_repository: str
     megatron_repository: str
     megatron_ref: Pin
     trainer: Mapping[PackageName, str]
+    open_requirements: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    build_tools: Mapping[str, str] = field(default_factory=lambda: _NONE)
     source: Source
 
 
@@ -89,6 +97,49 @@ _MILES_TRAINER: Mapping[PackageName, str] = MappingProxyType(
     }
 )
 
+# Newest of 2026-09-05 that agree with the pins of SGLang 0.5.17 and 0.5.19, by uv pip compile --exclude-newer over Miles'
+# requirements.txt and what its Dockerfile adds by name.
+_MILES_OPEN: Mapping[str, str] = MappingProxyType(
+    {
+        "accelerate": "1.14.0",
+        "einops": "0.8.2",
+        "httpx": "0.28.1",
+        "hypothesis": "6.167.1",
+        "kubernetes-asyncio": "36.1.0",
+        "mcp": "2.1.1",
+        "megatron-energon": "7.4.1",
+        "memray": "1.20.0",
+        "multi-storage-client": "1.1.0",
+        "nvdlfw-inspect": "0.2.2",
+        "nvidia-resiliency-ext": "0.6.0",
+        "omegaconf": "2.3.1",
+        "onnx": "1.22.0",
+        "onnxscript": "0.7.1",
+        "psycopg": "3.3.5",
+        "pylatexenc": "2.11",
+        "pytest-asyncio": "1.4.0",
+        "pyyaml": "6.0.3",
+        "qwen-vl-utils": "0.0.14",
+        "ray": "2.58.0",
+        "ring-flash-attn": "0.1.8",
+        "safetensors": "0.8.0",
+        "tensorboard": "2.21.0",
+        "wandb": "0.29.0",
+    }
+)
+# Newest of the same day; setuptools as torch 2.12 takes it at most.
+_BUILD_TOOLS: Mapping[str, str] = MappingProxyType(
+    {
+        "ninja": "1.13.2",
+        "nvidia-ml-py": "13.610.43",
+        "packaging": "26.3",
+        "psutil": "7.2.2",
+        "pybind11": "3.1.0",
+        "setuptools": "81.0.0",
+        "wheel": "0.48.0",
+    }
+)
+
 IMAGE_SOURCES: Mapping[Software, ImageSources] = MappingProxyType(
     {
         "baseline": ImageSources(
@@ -108,7 +159,10 @@ IMAGE_SOURCES: Mapping[Software, ImageSources] = MappingProxyType(
             framework_repository=_MILES,
             megatron_repository=_MILES_MEGATRON,
             megatron_ref="37f91617b95c1ef4f01fc66210e502572ad97fda",
-            trainer=_MILES_TRAINER,
+            # torchvision 0.27.1 requires torch 2.12.1; torchaudio is SGLang 0.5.17's pin.
+            trainer=MappingProxyType({**_MILES_TRAINER, "torchaudio": "2.11.0", "torchvision": "0.27.1"}),
+            open_requirements=_MILES_OPEN,
+            build_tools=_BUILD_TOOLS,
             source=Source(
                 title="Miles v0.1.0, docker/Dockerfile, requirements.txt and release-lock.json",
                 url="https://github.com/radixark/miles/tree/78527b9102b3a5f15891128cbec3ac6c2dc4089e",
@@ -129,6 +183,8 @@ IMAGE_SOURCES: Mapping[Software, ImageSources] = MappingProxyType(
                     "torch-memory-saver": "b5588e83de86412a48689a6583a4b567e75f7acc",
                 }
             ),
+            open_requirements=_MILES_OPEN,
+            build_tools=_BUILD_TOOLS,
             source=Source(
                 title="Miles main on SGLang 0.5.19, docker/Dockerfile (commit 01719e81, date not shown)",
                 url="https://github.com/radixark/miles/blob/01719e81f9cb6ff7f9a4fe2eb36a28f829582b85/docker/Dockerfile",

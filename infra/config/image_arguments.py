@@ -132,8 +132,15 @@ def _pins(stack: SoftwareStack, sources: ImageSources) -> list[tuple[str, Pin]]:
         "MEGATRON_REPOSITORY": sources.megatron_repository,
         "MEGATRON_REF": sources.megatron_ref,
         **{name.upper().replace("-", "_"): version for name, version in sources.trainer.items()},
+        "OPEN_REQUIREMENTS": _listed(sources.open_requirements),
+        "BUILD_TOOLS": _listed(sources.build_tools),
     }
     return [(name, pin) for name, pin in found.items() if pin is not None]
+
+
+def _listed(versions: Mapping[str, str]) -> str | None:
+    """As pip takes them, in one line; None where there are none."""
+    return " ".join(f"{name}=={version}" for name, version in sorted(versions.items())) or None
 
 
 def _capabilities(

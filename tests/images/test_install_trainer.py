@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.images.dockerfiles import code
+from infra.catalog import CATALOG
+from tests.images.dockerfiles import SCRIPTS, code
 
 BASH = shutil.which("bash") or "bash"
 
@@ -70,11 +71,16 @@ def image(tmp_path: Path) -> Image:
     return Image(tmp_path)
 
 
-def keep() -> str:
-    """The function by which the script installs."""
-    found = re.search(r"(?ms)^keep\(\) \{$.*?^\}$", code("install-trainer.sh"))
+def function(name: str) -> str:
+    """A function of the script."""
+    found = re.search(rf"(?ms)^{name}\(\) \{{$.*?^\}}$", code("install-trainer.sh"))
     assert found
     return found[0]
+
+
+def keep() -> str:
+    """The one by which it installs."""
+    return function("keep")
 
 
 def test_a_package_of_the_distribution_is_outdone_and_not_torn_out(image: Image) -> None:
@@ -98,6 +104,35 @@ def test_one_that_will_do_stays_alone_and_what_cannot_be_resolved_moves_nothing(
     (image.folder / "constraints").write_text("jwt_like<2.8\n", encoding="utf-8")
     assert image.bash(f"{keep()}\nkeep mcp_like").returncode != 0
     assert image.imported() == "2.7.0"
+
+
+def test_versions_are_chosen_for_what_the_base_image_lacks_alone(tmp_path: Path) -> None:
+    """Whatever way its packages spell their names."""
+    (tmp_path / "all").write_text("HTTPX==0.27.0\nkubernetes_asyncio==34.0.0\nray-like==1.0\n", encoding="utf-8")
+    pins = "httpx==0.28.1 kubernetes-asyncio==36.1.0 ray==2.58.0 like==3.0"
+    text = f"set -euo pipefail\nwork={tmp_path}\n{function('chosen')}\nchosen"
+    done = subprocess.run(  # noqa: S603 - lines of the script under test
+        [BASH, "-c", text],
+        env={"PATH": "/usr/bin:/bin", "OPEN_REQUIREMENTS": pins},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["ray==2.58.0", "like==3.0"]
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in SCRIPTS.glob("*.sh")))
+def test_no_script_chooses_a_version(script: str) -> None:
+    """What is installed by name has a version from an argument, or stands with one in the catalog."""
+    in_catalog = set(CATALOG.image_sources["efa-gda"].open_requirements)
+    text = re.sub(r"\\\n\s*", "", code(script))
+    for line in re.findall(r"(?m)^\s*(?:\w+=\S+ )?(?:pip install|pip wheel|keep|build) (.*)$", text):
+        valued = re.sub(r"--(constraint|index-url|requirement|report|target|wheel-dir|editable) \S+", "", line)
+        words = re.sub(r"--config-settings '[^']*'", "", valued).split()
+        for word in (word.strip('"') for word in words if not word.startswith("-")):
+            pinned = re.fullmatch(r"[a-z0-9${}%*.,\[\]-]+==\$\{?\w+\}?", word, re.IGNORECASE)
+            source = re.match(r"(git\+https://\S+@\$|\$|/wheels/|\.$)", word)
+            assert pinned or source or word in in_catalog, (script, word)
 
 
 def test_the_script_installs_by_that_function_alone() -> None:

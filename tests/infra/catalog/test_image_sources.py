@@ -41,10 +41,22 @@ def test_packages_of_the_trainer_are_releases_or_commits(sources: ImageSources) 
         assert re.fullmatch(rf"{COMMIT}|{RELEASE}", version), name
 
 
+@pytest.mark.parametrize("sources", IMAGE_SOURCES.values(), ids=IMAGE_SOURCES)
+def test_what_upstream_leaves_open_is_a_release_under_the_name_by_which_pip_compares(sources: ImageSources) -> None:
+    chosen = {**sources.open_requirements, **sources.build_tools}
+    assert bool(sources.open_requirements) == bool(sources.build_tools) == bool(sources.trainer)
+    assert not set(sources.open_requirements) & set(sources.trainer)
+    for name, version in chosen.items():
+        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name), name
+        assert re.fullmatch(RELEASE, version), name
+
+
 def test_a_trainer_is_whole_or_in_the_base_image() -> None:
     names: dict[Software, set[str]] = {stack: set(sources.trainer) for stack, sources in IMAGE_SOURCES.items()}
     assert names["baseline"] == set()
-    assert names["aws-reference"] == names["efa-gda"]
+    # The one whose torch is not its base image's.
+    assert names["aws-reference"] - names["efa-gda"] == {"torchaudio", "torchvision"}
+    assert names["efa-gda"] < names["aws-reference"]
     assert {"transformer-engine", "flash-attn", "apex", "mbridge"} <= names["efa-gda"]
 
 

@@ -82,9 +82,19 @@ def test_architectures_are_those_of_the_pools(archs: list[str]) -> None:
     assert made("efa-gda").arguments["CUDA_ARCHS"] == ";".join(CATALOG.software["efa-gda"].cuda_archs)
 
 
+@each_stack
+def test_versions_of_open_requirements_and_tools_come_in_one_line_in_order(stack: Software) -> None:
+    sources, ours = CATALOG.image_sources[stack], made(stack).arguments
+    for name, versions in (("OPEN_REQUIREMENTS", sources.open_requirements), ("BUILD_TOOLS", sources.build_tools)):
+        listed = ours.get(name, "").split()
+        assert dict(pin.split("==") for pin in listed) == dict(versions)
+        assert listed == sorted(listed)
+
+
 def test_what_a_stack_lacks_has_no_argument() -> None:
     baseline = made("baseline")
-    assert not {"DEEPEP", "DEEPEP_REF", "GDRCOPY", "NVSHMEM", "APEX"} & set(baseline.arguments)
+    lacking = {"DEEPEP", "DEEPEP_REF", "GDRCOPY", "NVSHMEM", "APEX", "OPEN_REQUIREMENTS", "BUILD_TOOLS"}
+    assert not lacking & set(baseline.arguments)
     assert document(baseline)["deepep"] is None
     assert document(baseline)["gin_exports"] == []
     assert document(made("aws-reference"))["gin_exports"] == ["ncclGinPlugin_v13"]
