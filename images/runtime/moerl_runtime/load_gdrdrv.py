@@ -1,8 +1,12 @@
 """`load-gdrdrv`: gives a node the kernel module gdrdrv, and holds its place until it is told to stop.
 
-A module of the version asked for that is loaded already is left as it is. Else the sources in the image are built against the
-running kernel and the sources of the NVIDIA driver that is loaded, and the module is inserted. The device node is made in
-the host's /dev, where the container toolkit looks for it when it starts a pod.
+A module of the version asked for that is loaded already, by the AMI or an earlier start, and maps persistently, is left as
+it is. Else the sources in the image are built against the running kernel and the sources of the NVIDIA driver that is
+loaded, and the module is inserted. The device node is made in the host's /dev, where the container toolkit looks for it
+when it starts a pod.
+
+The driver's sources are in /usr/src: images of EKS before 20260917 unpack them there with the driver itself; later ones keep
+them in packages, which user data unpacks at a node's first boot.
 
 Variables, read by the command line alone: MOERL_GDRDRV_SOURCE, folder src/gdrdrv of GDRCopy with its scripts in ../../scripts;
 TMPDIR, where it is built.
@@ -35,6 +39,7 @@ SCRIPTS = ("test_gdrdrv_HAVE_VM_FLAGS_SET.sh", "test_gdrdrv_HAVE_PROC_OPS.sh")
 """What the Makefile runs to learn about the kernel. Without them it guesses, and the build fails further on."""
 INSERT = ("dbg_enabled=0", "info_enabled=0", "use_persistent_mapping=1")
 """As GDRCopy 2.5.2's insmod.sh: pages stay pinned over a driver's free callback, which RDMA needs."""
+PERSISTENT = "Use persistent mapping"
 
 EPILOG = """exit codes: 0 told to stop, 1 the module cannot be built or loaded, 2 wrong input.
 
@@ -93,20 +98,28 @@ def _handle(arguments: argparse.Namespace) -> int:
 def load(node: Node, *, minimum: str, device_folder: Path, source: Path | None, scratch: Path) -> str:
     """Leaves the module loaded and its device in `device_folder`. Raises RuntimeFault with what stands in the way."""
     version = loaded_version(node.root)
-    if version is not None and not at_least(version, minimum):
-        _remove(node, version, minimum, scratch)
-        version = None
+    unfit = None if version is None else shortcoming(node.root, version, minimum)
     done = f"gdrdrv {version} was loaded already"
-    if version is None:
+    if version is None or unfit:
+        if unfit:
+            _unused(node.root, version, unfit)
         if source is None:
             raise InputFault(
                 SOURCE_VARIABLE, None, "is not set", "Use an image whose build installs GDRCopy; baseline has none."
             )
-        node.run(["insmod", str(build(node, source, scratch)), *INSERT], scratch, PROGRAM_SECONDS)
+        # Before anything is taken away: what is loaded may still be better than nothing.
+        module = build(node, source, scratch)
+        if unfit:
+            node.run(["rmmod", MODULE], scratch, PROGRAM_SECONDS)
+        node.run(["insmod", str(module), *INSERT], scratch, PROGRAM_SECONDS)
         version = loaded_version(node.root)
-        if not at_least(version, minimum):
+        unfit = shortcoming(node.root, version, minimum)
+        if unfit:
             raise RuntimeFault(
-                "gdrdrv", version, f"was loaded, but {minimum} is needed", "Raise GDRCOPY in the image build."
+                "gdrdrv",
+                version,
+                f"was built and loaded, but {unfit}",
+                "Raise GDRCOPY in the image build; mapping persistently needs an NVIDIA driver that can.",
             )
         done = f"gdrdrv {version} built for {node.kernel} and loaded"
     device = device_folder / MODULE
@@ -122,16 +135,29 @@ def loaded_version(root: Path) -> str | None:
         return None
 
 
-def _remove(node: Node, version: str, minimum: str, scratch: Path) -> None:
-    users = _text(node.root / "sys/module" / MODULE / "refcnt")
+def shortcoming(root: Path, version: str | None, minimum: str) -> str | None:
+    """What is wrong with the module that is loaded; None when nothing is.
+
+    Its parameters are not in sysfs; from 2.5 on it tells them in /proc/driver/gdrdrv/params (gdrdrv.c of GDRCopy).
+    """
+    if not at_least(version, minimum):
+        return f"is older than {minimum}"
+    if f"{PERSISTENT}: no" in _text(root / "proc/driver" / MODULE / "params"):
+        return (
+            "does not map persistently (use_persistent_mapping=0): pages are unpinned under RDMA when memory is freed"
+        )
+    return None
+
+
+def _unused(root: Path, version: str | None, unfit: str) -> None:
+    users = _text(root / "sys/module" / MODULE / "refcnt")
     if users not in ("", "0"):
         raise RuntimeFault(
             "gdrdrv",
             version,
-            f"is older than {minimum} and {users} processes use it",
-            "Drain and replace the node, or use an AMI with a newer one.",
+            f"{unfit}, and {users} processes use it",
+            "Drain and reboot the node, or use an AMI that loads a good one (images.bake_ami).",
         )
-    node.run(["rmmod", MODULE], scratch, PROGRAM_SECONDS)
 
 
 def build(node: Node, source: Path, scratch: Path) -> Path:
@@ -159,6 +185,8 @@ def build(node: Node, source: Path, scratch: Path) -> Path:
     node.run(
         [
             "make",
+            # Its Makefile goes by $(PWD), an inherited variable that says where this process was started, if anything.
+            f"PWD={work}",
             f"KVER={node.kernel}",
             f"NVIDIA_SRC_DIR={driver_sources(node.root)}",
             f"CONF_SCRIPT_DIR={scripts}",
@@ -185,7 +213,9 @@ def driver_sources(root: Path) -> Path:
             "NVIDIA driver sources",
             f"/usr/src/nvidia*-{driver}",
             f"are not there; there are: {others}",
-            "Use an AMI that keeps them (EKS AL2023 NVIDIA), or one that has gdrdrv.",
+            "EKS's images since 20260917 keep them in /opt/nvidia/current, in the package kmod-nvidia-open-dkms, and the "
+            "pool's user data unpacks it at first boot: replace a node that is older than its launch template, else read "
+            "its cloud-init log. Or bake an AMI that has gdrdrv (images.bake_ami, then ami.baked).",
         )
     return fitting[0]
 

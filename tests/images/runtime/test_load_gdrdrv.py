@@ -13,7 +13,7 @@ import pytest
 from moerl_runtime import load_gdrdrv
 from moerl_runtime.cli import main
 from moerl_runtime.faults import InputFault, RuntimeFault
-from moerl_runtime.load_gdrdrv import SCRIPTS, Node, driver_sources, load, run_program
+from moerl_runtime.load_gdrdrv import SCRIPTS, Node, build, driver_sources, load, run_program
 
 KERNEL, DRIVER = "6.12.73-95.121.amzn2023.x86_64", "580.159.03"
 
@@ -23,6 +23,7 @@ class FakeNode:
 
     def __init__(self, root: Path, *, built: str = "2.5.2") -> None:
         self.root, self.built = root, built
+        self.maps: str | None = None
         self.ran: list[tuple[list[str], Path]] = []
         self.devices: list[tuple[Path, int]] = []
         self.write("lib/modules", KERNEL, "build/Makefile", text="")
@@ -58,6 +59,8 @@ class FakeNode:
             (folder / "gdrdrv.ko").write_bytes(b"")
         if arguments[0] == "insmod":
             self.loaded(self.built)
+            if self.maps:
+                params(self, self.maps)
         if arguments[0] == "rmmod":
             (self.root / "sys/module/gdrdrv/version").unlink()
         return ""
@@ -83,6 +86,7 @@ def test_it_builds_for_the_running_kernel_and_the_loaded_driver_and_inserts(node
     (make, folder), (insmod, _) = node.ran
     assert make == [
         "make",
+        f"PWD={work}",
         f"KVER={KERNEL}",
         f"NVIDIA_SRC_DIR={node.root}/usr/src/nvidia-{DRIVER}/nvidia",
         f"CONF_SCRIPT_DIR={node.root}/opt/gdrcopy/scripts",
@@ -104,18 +108,79 @@ def test_a_module_that_is_good_enough_is_left_and_only_its_device_made(node: Fak
 def test_an_old_module_is_replaced_when_nobody_uses_it(node: FakeNode) -> None:
     node.loaded("2.4")
     node.load()
-    assert [arguments[0] for arguments, _ in node.ran] == ["rmmod", "make", "insmod"]
+    assert [arguments[0] for arguments, _ in node.ran] == ["make", "rmmod", "insmod"]
+
+
+def test_an_old_module_stays_where_no_other_can_be_built(node: FakeNode) -> None:
+    node.loaded("2.4")
+    (node.root / f"usr/src/nvidia-{DRIVER}/nvidia/nv-p2p.c").unlink()
+    with pytest.raises(RuntimeFault, match="are not there"):
+        node.load()
+    assert node.ran == []
+
+
+def params(node: FakeNode, persistent: str) -> None:
+    node.write(
+        "proc/driver/gdrdrv/params",
+        text=f"Version: 2.5\nBuilt for NVIDIA driver flavor: opensource\nUse persistent mapping: {persistent}\n"
+        "dbg_enabled: 0\ninfo_enabled: 0\n",
+    )
+
+
+def test_a_module_that_maps_persistently_is_left(node: FakeNode) -> None:
+    node.loaded("2.5")
+    params(node, "yes")
+    assert "already" in node.load()
+    assert node.ran == []
+
+
+def test_a_module_that_does_not_map_persistently_is_named_while_it_is_used_and_else_replaced(node: FakeNode) -> None:
+    node.loaded("2.5", users="3")
+    params(node, "no")
+    with pytest.raises(RuntimeFault, match=r"use_persistent_mapping=0.*3 processes use it"):
+        node.load()
+    assert (node.ran, node.devices) == ([], [])
+    node.loaded("2.5")
+    node.maps = "yes"
+    assert "built" in node.load()
+    assert [arguments[0] for arguments, _ in node.ran] == ["make", "rmmod", "insmod"]
+    assert "use_persistent_mapping=1" in node.ran[-1][0]
+    assert node.devices == [(node.folder / "gdrdrv", 511)]
+
+
+def test_a_module_that_cannot_map_persistently_is_no_success(node: FakeNode) -> None:
+    node.maps = "no"
+    with pytest.raises(RuntimeFault, match="was built and loaded, but does not map persistently"):
+        node.load()
+    assert node.devices == []
+
+
+def test_it_is_built_in_its_own_folder_wherever_the_process_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the real make, and the way in which GDRCopy's Makefile and the kernel's name that folder to each other."""
+    node = FakeNode(tmp_path)
+    node.write("lib/modules", KERNEL, "build/Makefile", text="modules:\n\techo built > $(M)/gdrdrv.ko\n")
+    node.write(
+        "opt/gdrcopy/src/gdrdrv/Makefile",
+        text=f"build:\n\t$(MAKE) -C {tmp_path}/lib/modules/$(KVER)/build M=$(PWD) modules\n",
+    )
+    monkeypatch.setenv("PWD", "/")
+    made = build(
+        Node(root=tmp_path, kernel=KERNEL, run=run_program, make_device=lambda *_: None), node.source, node.scratch
+    )
+    assert made.read_text(encoding="ascii") == "built\n"
 
 
 def test_an_old_module_in_use_is_left_and_named(node: FakeNode) -> None:
     node.loaded("2.4", users="2")
-    with pytest.raises(RuntimeFault, match=r"2\.4.*older than 2\.5 and 2 processes"):
+    with pytest.raises(RuntimeFault, match=r"2\.4.*older than 2\.5, and 2 processes"):
         node.load()
     assert node.ran == []
 
 
 def test_sources_that_are_too_old_are_found_out(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeFault, match=r"2\.4\.4.*2\.5 is needed"):
+    with pytest.raises(RuntimeFault, match=r"2\.4\.4.*loaded, but is older than 2\.5"):
         FakeNode(tmp_path, built="2.4.4").load()
 
 
@@ -143,7 +208,7 @@ def test_sources_of_another_driver_are_not_taken(node: FakeNode) -> None:
         node.write(f"usr/src/nvidia-570.172.08/nvidia/{name}", text="")
     assert driver_sources(node.root) == node.root / f"usr/src/nvidia-{DRIVER}/nvidia"
     node.write("sys/module/nvidia/version", text="580.1\n")
-    with pytest.raises(RuntimeFault, match=r"nvidia\*-580\.1.*570\.172\.08"):
+    with pytest.raises(RuntimeFault, match=r"nvidia\*-580\.1.*570\.172\.08.*kmod-nvidia-open-dkms"):
         driver_sources(node.root)
     (node.root / "sys/module/nvidia/version").unlink()
     with pytest.raises(RuntimeFault, match="is not loaded"):
