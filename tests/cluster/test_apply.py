@@ -237,12 +237,10 @@ SERVER_REFUSES = frozenset(
         "account of another name",
         "another capability",
         "autoscaling",
-        "binding to no role",
         "both bounds",
         "bounds the wrong way round",
         "container name with a dot",
         "exception outside its network",
-        "flavor of nodes that do not exist",
         "host IPC",
         "host network",
         "image by tag",
@@ -287,14 +285,12 @@ def test_broken_manifests_that_the_server_refuses(reference: Bed) -> None:
         drafted = drafts.files(draft)
         changed = [item for file in drafted for item in file.objects if whole.get(key_of(item)) != item]
         pods = [as_pod(pods) for pods in tree(drafted).pods if templates.get(pods.where) != as_pod(pods)]
-        if any(_apply_refused(reference, item) for item in changed) or any(_refused(reference, pod) for pod in pods):
+        new = [_renamed(item) for item in changed if reference.knows(item)]
+        if any(_refused(reference, item) for item in [*new, *pods]):
             refused.add(what)
     assert refused == SERVER_REFUSES
 
 
-def _apply_refused(bed: Bed, item: Object) -> bool:
-    if not bed.knows(item):
-        return False
-    if item["kind"] in ("RayJob", "Job"):
-        return bool(_refused(bed, item))
-    return refusal(lambda: bed.api.apply(item, dry_run=True)) is not None
+def _renamed(item: Object) -> Object:
+    """As an object of its own, so that it is not refused for what it may not change of the one that is there."""
+    return {**item, "metadata": {**item["metadata"], "name": f"{item['metadata']['name']}-2"}}

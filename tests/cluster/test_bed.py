@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from infra.local.kubernetes.api import Object
 from infra.local.kubernetes.fleet import addon_daemonsets, why_pending
 from infra.local.kubernetes.programs import PROGRAMS, Programs, versions
 from infra.local.processes import listening_addresses, start_ticks
+from k8s.checks.quantities import quantity
 from k8s.names import RUN_NAMESPACE
 from k8s.schemas import locked_schemas
 from tests.shipped import plan_of
@@ -119,11 +121,20 @@ def _job() -> Object:
     }
 
 
-def test_nodes_are_those_of_the_plan(bed: Bed) -> None:
-    """48 GPU nodes with the plan's devices, the CPU pools, and every pool's labels and taints; add-ons fit on each."""
-    plan = plan_of("reference-p5en")
-    bed.add_nodes(plan)
-    stored = {node["metadata"]["name"]: node for node in bed.ready_nodes()}
+@pytest.fixture(scope="module")
+def nodes(bed: Bed) -> dict[str, Object]:
+    """All nodes of the environment by name, as they are stored."""
+    bed.add_nodes(plan_of("reference-p5en"))
+    return {node["metadata"]["name"]: node for node in bed.ready_nodes()}
+
+
+EFFECTS = {"NO_SCHEDULE": "NoSchedule", "NO_EXECUTE": "NoExecute"}
+CAPACITY = {"reservation": "ON_DEMAND", "on_demand": "ON_DEMAND", "spot": "SPOT"}
+
+
+def test_nodes_are_those_of_the_plan(nodes: dict[str, Object]) -> None:
+    """48 GPU nodes with the plan's devices, the CPU pools, and every pool's labels and taints."""
+    plan, stored = plan_of("reference-p5en"), nodes
     assert len(stored) == sum(pool.size.max for pool in plan.pools)
     assert sum(1 for node in stored.values() if GPU_RESOURCE in node["status"]["allocatable"]) == 48
     for pool in plan.pools:
@@ -135,14 +146,24 @@ def test_nodes_are_those_of_the_plan(bed: Bed) -> None:
             assert has[HUGE_PAGES_RESOURCE] == (f"{pool.huge_pages_mib}Mi" if pool.huge_pages_mib else "0")
             assert pool.labels.items() <= node["metadata"]["labels"].items()
             assert node["metadata"]["labels"]["topology.kubernetes.io/zone"] in pool.zones
-            assert {taint["key"] for taint in node["spec"].get("taints", ())} == {taint.key for taint in pool.taints}
+            assert node["metadata"]["labels"]["eks.amazonaws.com/capacityType"] == CAPACITY[pool.capacity.type]
+            assert quantity(has["cpu"]) == Fraction(pool.allocatable.cpu_millis, 1000)
+            assert quantity(has["memory"]) == pool.allocatable.memory_mib * 2**20
+            assert [
+                (taint["key"], taint.get("value", ""), taint["effect"]) for taint in node["spec"].get("taints", ())
+            ] == [(taint.key, taint.value, EFFECTS[taint.effect]) for taint in pool.taints]
+    assert len({node["spec"]["providerID"] for node in stored.values()}) == len(stored)
+
+
+def test_add_ons_fit_on_every_node(bed: Bed, nodes: dict[str, Object]) -> None:
     addons = addon_daemonsets()
     bed.apply(addons)
-    wanted = len(addons) * len(stored)
+    wanted = len(addons) * len(nodes)
     placed = bed.until("add-ons on every node", lambda: len(bed.running("kube-system")) >= wanted and wanted)
     assert placed == wanted
 
 
+@pytest.mark.usefixtures("nodes")
 def test_the_real_scheduler_says_why_a_pod_waits(bed: Bed) -> None:
     pod: Object = {
         "apiVersion": "v1",

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
+from infra.catalog import CATALOG
 from infra.config.plan import Plan
 from infra.config.pool_plan import EFA_RESOURCE, GPU_RESOURCE
 from infra.local.kubernetes.api import Object
 from infra.local.kubernetes.fleet import applied, expected_pods, scale_up, why_pending
-from k8s.checks.scheduling import reached
 from k8s.checks.tree import tree
 from k8s.names import BUFFER, ENVIRONMENT, ROLLOUT, RUN_NAMESPACE, SYSTEM_NAMESPACE, TRAINER
 from tests.k8s.renders import rendered
@@ -56,14 +56,19 @@ def _runs(pod: Object) -> bool:
 
 
 def test_daemonsets_reach_every_node_that_they_should_and_no_other(fleet: Fleet) -> None:
-    """One pod on each node of exactly the pools that our own reading of selectors and taints names."""
+    """One pod on each node of exactly the pools whose nodes have what the catalog says it is for."""
     nodes = fleet.bed.api.list("v1", "Node")
     daemons = [pods for pods in tree(rendered(REFERENCE).files).pods if pods.is_daemon]
     assert len(daemons) >= 5
     for pods in daemons:
         name = pods.owner["metadata"]["name"]
         found = [pod for pod in fleet.bed.running(pods.namespace) if _owner(pod) == ("DaemonSet", name)]
-        want = {pool: fleet.plan.pool(pool).size.max for pool in reached(pods.spec, fleet.plan)}
+        of = next(item for item in CATALOG.daemonsets if item.name == name)
+        want = {
+            pool.name: pool.size.max
+            for pool in fleet.plan.pools
+            if (pool.gpus_per_node or not of.gpu_only) and (pool.efa_per_node or not of.efa_only)
+        }
         assert pools_of(found, nodes) == want, name
         assert len({pod["spec"]["nodeName"] for pod in found}) == len(found)
 
@@ -215,11 +220,28 @@ def test_losing_a_third_of_the_spot_pool_leaves_trainer_and_other_engines_alone(
     }
     assert _identities(fleet.running(TRAINER)) == trainer
     replace(fleet, "rollout", len(nodes))
+    # A follower may outlive its leader by a moment.
+    fleet.bed.until("hit groups made anew", lambda: all(_renewed(groups[name], _groups(fleet)[name]) for name in hit))
     fleet.wait_for_all()
     assert _identities(fleet.running(TRAINER)) == trainer
     now = _groups(fleet)
     assert {name for name in groups if now[name] == groups[name]} == set(groups) - hit
-    assert all(_renewed(groups[name], now[name]) for name in hit)
+
+
+def test_a_spot_node_that_is_lost_without_notice_takes_its_engine_and_no_other(fleet: Fleet) -> None:
+    """Nobody sees its pod on the way out, so its leader may live on: an engine ends by itself when it loses a peer."""
+    trainer, groups = _identities(fleet.running(TRAINER)), _groups(fleet)
+    lost = sorted(groups)[-1]
+    follower = max(groups[lost])
+    kill(fleet, fleet.node_of(next(pod for pod in fleet.pods(ROLLOUT) if pod["metadata"]["name"] == follower)))
+    replace(fleet, "rollout", 1)
+    fleet.bed.until(
+        "a new follower", lambda: _groups(fleet)[lost].get(follower, groups[lost][follower]) != groups[lost][follower]
+    )
+    fleet.wait_for_all()
+    now = _groups(fleet)
+    assert {name for name in groups if now[name] != groups[name]} == {lost}
+    assert _identities(fleet.running(TRAINER)) == trainer
 
 
 @pytest.mark.parametrize("part", ["worker", "head"])

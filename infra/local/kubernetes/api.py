@@ -61,8 +61,12 @@ class Api:
         body: Object | None = None,
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
+        as_user: str | None = None,
     ) -> tuple[Any, tuple[str, ...]]:
-        """(decoded answer, warnings). Raises ApiFault for a refusal and urllib3's errors where nobody answers."""
+        """(decoded answer, warnings). as_user: whom to impersonate.
+
+        Raises ApiFault for a refusal and urllib3's errors where nobody answers.
+        """
         if not self._pool:
             self._pool.append(
                 urllib3.PoolManager(
@@ -79,7 +83,11 @@ class Api:
             method,
             target,
             body=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": content_type, "Accept": "application/json"},
+            headers={
+                "Content-Type": content_type,
+                "Accept": "application/json",
+                **({"Impersonate-User": as_user} if as_user else {}),
+            },
         )
         if reply.status >= 300:
             raise ApiFault(reply.status, _message(reply.data), f"{method} {path}")

@@ -22,6 +22,9 @@ KWOK_STAGES = (
     "pod/fast/pod-delete.yaml",
 )
 """A Job's pod runs on, as long training does: kwok's stage that completes it at once is left out."""
+POD_ENDS_MILLISECONDS = 1000
+"""From a pod's deletion to its end, where kwok would take none: controllers must see it on its way out, as in any grace
+period. LeaderWorkerSet renews a group for no other pod."""
 Command = tuple[str, ...]
 
 
@@ -139,8 +142,13 @@ def _component(config: Path, port: int, held: Keys) -> Command:
 def kwok(programs: Programs, config: Path, folder: Path, selector: tuple[str, str]) -> Command:
     """Plays the kubelet of every node with the annotation `selector`; listens on no port."""
     stages = folder / "stages.yaml"
-    texts = [(programs.asset("kwok-stages") / name).read_text(encoding="utf-8") for name in KWOK_STAGES]
-    stages.write_text("\n---\n".join(texts), encoding="utf-8")
+    documents = [
+        yaml.safe_load((programs.asset("kwok-stages") / name).read_text(encoding="utf-8")) for name in KWOK_STAGES
+    ]
+    for document in documents:
+        if document["metadata"]["name"] == "pod-delete":
+            document["spec"]["delay"] = {"durationMilliseconds": POD_ENDS_MILLISECONDS}
+    stages.write_text(yaml.safe_dump_all(documents), encoding="utf-8")
     key, value = selector
     return (
         str(programs.path("kwok")),

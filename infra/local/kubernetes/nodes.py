@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -57,7 +58,7 @@ def simulated_node(plan: Plan, pool: PoolPlan, index: int) -> Object:
             },
         },
         "spec": {
-            "providerID": f"aws:///{zone}/i-{index:017x}",
+            "providerID": f"aws:///{zone}/i-{hashlib.sha256(name.encode()).hexdigest()[:17]}",
             "taints": [
                 {"key": taint.key, "value": taint.value, "effect": TAINT_EFFECTS[taint.effect]} for taint in pool.taints
             ],
