@@ -20,21 +20,40 @@ EFA_DRIVER_FOR_GDA = "3.3.0"
 GDRDRV_FLOOR = "2.5"
 """Lowest host gdrdrv (and container libgdrapi) for either GIN mode; the plugin takes the lower of the two."""
 
+DRIVER_TREES_SINCE = "20260917"
+"""First release that holds two NVIDIA drivers, prebuilt as trees under /opt/nvidia, of which a node's first boot chooses one.
+
+Before it, nvidia-kmod-load.service loads the driver after network-online.target, so after cloud-init's boothooks, and
+kmod-util unpacks module and sources (/usr/src) from an archive. Since it, nvidia-setup.service loads the driver with no order
+to network or cloud-init, kmod-util is gone, and the sources are in a package in the tree's `.rpms` alone.
+"""
+
 GDRCOPY_IN_AMI = False
 """Whether the published NVIDIA AMI may be relied on for /dev/gdrdrv."""
 
 GDRCOPY_REASON = (
     "the build option for the gdrcopy driver (amazon-eks-ami pull request 2736) is off in the published templates, "
-    "and the EKS guide's list of contents names no version; so a node must be given gdrdrv and checked for it"
+    "and the EKS guide's list of contents names no version; so a node must be given gdrdrv and checked for it. With the "
+    f"option on, releases since {DRIVER_TREES_SINCE} build gdrdrv for the open flavor of both drivers, load it at boot and "
+    "make its device; without it, load-gdrdrv builds it from the driver's sources that user data unpacks"
 )
 
+KERNELS: Mapping[str, str] = MappingProxyType(
+    {"1.31": "6.1", "1.32": "6.1", "1.33": "6.12", "1.34": "6.12", "1.35": "6.12", "1.36": "6.18"}
+)
+"""Kernel line of the x86 NVIDIA AMI by Kubernetes version; of 1.37 no notes could be read."""
+KERNELS_SOURCE = Source(
+    title="awslabs/amazon-eks-ami release notes, v20260903, source AMIs of AL2023_x86_64_NVIDIA",
+    url="https://github.com/awslabs/amazon-eks-ami/releases/tag/v20260903",
+    as_of=date(2026, 9, 3),
+)
 
 EFA_INSTALLER_DRIVERS: Mapping[str, str] = MappingProxyType({"1.49.0": "3.1.0", "1.50.0": "3.3.0"})
 """Host efa.ko that an EFA installer brings."""
 
-BAKED_EFA_INSTALLER, BAKED_GDRCOPY = "1.50.0", "2.5.2"
+BAKED_EFA_INSTALLER, BAKED_GDRCOPY, BAKED_GDRCOPY_KERNEL = "1.50.0", "2.5.2", "6.18"
 """What this package bakes into an AMI of its own: the first installer whose driver GPU-direct works with, and the last
-release of gdrcopy, which builds against kernels up to 6.18."""
+release of gdrcopy, with the newest kernel that it builds against."""
 
 FAST_PULL_SINCE, FAST_PULL_ON_LOCAL_DISKS_SINCE = "20250813", "20251217"
 """Releases whose nodeadm knows the feature gate FastImagePull (an older one refuses the whole NodeConfig), and whose RAID
@@ -50,7 +69,8 @@ class AmiRelease:
     """One dated release of the AL2023 NVIDIA x86 AMI, over all Kubernetes versions.
 
     `efa_driver` and `nvidia_driver` are None where no release notes with package versions could be read; a rule must
-    then not assume either. `problem` says why the release should not be used, or is None.
+    then not assume either. Releases since DRIVER_TREES_SINCE have two NVIDIA drivers. `problem` says why the release should
+    not be used, or is None.
     """
 
     date: str
@@ -69,6 +89,12 @@ GDRCOPY_SOURCE = Source(
     title="awslabs/amazon-eks-ami pull request 2736, gdrcopy driver as a build option",
     url="https://github.com/awslabs/amazon-eks-ami/pull/2736",
     as_of=date(2026, 8, 31),
+)
+DRIVER_TREES_SOURCE = Source(
+    title="awslabs/amazon-eks-ami pull requests 2783, 2784, 2792, 2819; setup-nvidia.sh, nvidia-setup.service, "
+    "helpers/nvidia-kmods.sh; issue 2768 names the release",
+    url="https://github.com/awslabs/amazon-eks-ami/pull/2819",
+    as_of=date(2026, 9, 21),
 )
 GDA_FLOORS_SOURCE = Source(
     title="aws-ofi-nccl, GIN getting started (GDRCopy, libfabric); awslabs deepep-v2-benchmark README (efa.ko)",
@@ -139,6 +165,13 @@ def _releases() -> dict[str, AmiRelease]:
             nvidia_driver=None,
             problem=None,
             source=_release_notes("20260818", date(2026, 8, 18)),
+        ),
+        AmiRelease(
+            date=DRIVER_TREES_SINCE,
+            efa_driver=None,
+            nvidia_driver=None,
+            problem=None,
+            source=DRIVER_TREES_SOURCE,
         ),
         AmiRelease(
             date="20260930",

@@ -67,7 +67,7 @@ for attempt in {1..60}; do
 done
 packages=(/opt/nvidia/current/{.rpms,flavors/open/.rpms}/kmod-nvidia-open-dkms-*.rpm)
 for package in "${packages[@]}"; do
-  rpm2cpio "$package" | (cd / && cpio --extract --make-directories --unconditional --quiet './usr/src/*')
+  rpm2cpio "$package" | (cd / && cpio --extract --make-directories --unconditional --quiet '*usr/src/*')
 done
 sources=(/usr/src/nvidia-*)
 if (( ! ${#sources[@]} )); then

@@ -8,9 +8,10 @@ follows from the pool, and the node group writes the pool's labels when the node
 The GPU Operator is not used: EKS's NVIDIA AMI has driver and container toolkit, and the operator would install both again.
 
 What the run's image does here (`python -m moerl_runtime ...`):
-- `load-gdrdrv --minimum VERSION --device-folder DIR`: unless that version is loaded, builds gdrdrv against the running
-  kernel (/lib/modules, /usr/src) and the NVIDIA driver's sources, loads it, and makes DIR/gdrdrv. Then it stays until
-  it is told to stop; where it cannot, it ends non-zero with the reason in its log.
+- `load-gdrdrv --minimum VERSION --device-folder DIR`: unless the AMI has loaded that version, builds gdrdrv against the
+  running kernel (/lib/modules, /usr/src) and the NVIDIA driver's sources (/usr/src, where user data unpacks them on images
+  that do not), loads it, and makes DIR/gdrdrv. Then it stays until it is told to stop; where it cannot, it ends non-zero
+  with the reason in its log.
 A pod that was started before the module is there lacks /dev/gdrdrv until it is started anew; preflight looks for it.
 """
 
@@ -121,8 +122,8 @@ def _efa(plan: Plan) -> Object:
 
 
 def _gdrcopy(plan: Plan, image: str) -> Object:
-    """Only where the transport goes through gdrdrv and the AMI is not said to have it. Its device node has to appear in the
-    host's /dev, where the container toolkit looks for it."""
+    """Only where the transport goes through gdrdrv and the AMI is not said to have it; one that has it all the same finds
+    it content. Its device node has to appear in the host's /dev, where the container toolkit looks for it."""
     name = "gdrcopy-loader"
     modules, sources, devices = (
         host_path("modules", "/lib/modules"),

@@ -4,7 +4,10 @@ import pytest
 
 from infra.catalog.ami import (
     AMI_RELEASES,
+    BAKED_GDRCOPY_KERNEL,
+    DRIVER_TREES_SINCE,
     EFA_DRIVER_FOR_GDA,
+    KERNELS,
     AmiType,
     newest_release,
     release_date,
@@ -58,6 +61,17 @@ def test_no_release_with_known_packages_has_the_driver_that_gpu_direct_needs() -
     # Those whose packages could not be read are unknown, which is not the same as new enough.
     for release in AMI_RELEASES.values():
         assert release.efa_driver is None or dotted(release.efa_driver) < dotted(EFA_DRIVER_FOR_GDA)
+
+
+def test_a_release_with_two_drivers_is_never_given_one() -> None:
+    since = [release for day, release in AMI_RELEASES.items() if day >= DRIVER_TREES_SINCE]
+    assert {"20260917", "20260930", "20261003", "20261012"} <= {release.date for release in since}
+    assert {release.nvidia_driver for release in since} == {None}
+
+
+def test_the_baked_gdrcopy_builds_on_the_kernel_of_every_version() -> None:
+    assert all(dotted(kernel) <= dotted(BAKED_GDRCOPY_KERNEL) for kernel in KERNELS.values())
+    assert list(KERNELS.values()) == sorted(KERNELS.values(), key=dotted)
 
 
 @pytest.mark.parametrize(
