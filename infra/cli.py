@@ -250,6 +250,9 @@ def image_build(
         str, typer.Option("--env", metavar="ENV", help="Environment whose project builds it, for its GPUs and flags.")
     ],
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the build, or leave it to itself.")] = True,
+    anew: Annotated[
+        bool, typer.Option("--anew", help="Take no layer from the last image: today's packages of Debian and PyPI.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Build an image in the environment's build project, scan it, and print REPOSITORY@DIGEST. A source that was built
@@ -264,7 +267,7 @@ def image_build(
         _stop(NOT_HERE, why, as_json)
     arguments = _image_arguments(stack, env, as_json=as_json)
     try:
-        made = images.source(ROOT, arguments)
+        made = images.source(ROOT, arguments, anew=datetime.now(UTC).date().isoformat() if anew else None)
     except images.SourceFault as error:
         _stop(WRONG_INPUT, error, as_json)
 

@@ -16,8 +16,9 @@ import json
 from collections.abc import Sequence
 
 CONTEXT_PREFIX, SBOM_PREFIX = "images/", "sbom/"
-ARGUMENTS_FILE, CONTEXT_FOLDER = "build-arguments", "context"
-"""The archive: build arguments, NAME=VALUE in each line, and the folder that Docker gets."""
+ARGUMENTS_FILE, CONTEXT_FOLDER, ANEW_FILE = "build-arguments", "context", "anew"
+"""The archive: build arguments, NAME=VALUE in each line, and the folder that Docker gets; with the third, whose text gives the
+source another tag, no layer comes from an older image."""
 TAG_DIGITS = 20
 
 # Values come in by the environment and are quoted where they are used; the two that a caller sets are matched whole.
@@ -64,7 +65,9 @@ else
   fi
   aws ecr get-login-password | docker login --username AWS --password-stdin "${{REPOSITORY_URI%%/*}}"
   options+=(--build-arg BUILDKIT_INLINE_CACHE=1)
-  if last="$(aws ssm get-parameter --name "$PARAMETERS/$STACK" --query Parameter.Value --output text 2> error)"; then
+  if [[ -e {anew_file} ]]; then
+    echo "image: take no layer from an older image"
+  elif last="$(aws ssm get-parameter --name "$PARAMETERS/$STACK" --query Parameter.Value --output text 2> error)"; then
     [[ "$last" == "$REPOSITORY_URI@sha256:"* ]] || fail "the parameter $PARAMETERS/$STACK names no image of the repository"
     echo "image: take unchanged layers from $last"
     options+=(--cache-from "$last")
@@ -125,6 +128,7 @@ def script(stacks: Sequence[str]) -> str:
         sbom_prefix=SBOM_PREFIX,
         arguments_file=ARGUMENTS_FILE,
         context_folder=CONTEXT_FOLDER,
+        anew_file=ANEW_FILE,
         tag_digits=TAG_DIGITS,
         stacks="|".join(stacks),
     )

@@ -67,8 +67,11 @@ class Built:
         return asdict(self)
 
 
-def source(root: Path, arguments: ImageArguments) -> Source:
+def source(root: Path, arguments: ImageArguments, *, anew: str | None = None) -> Source:
     """What a build of the stack needs, from the repository at `root`. Same files and arguments, same bytes.
+
+    With `anew`, which names the occasion, it is another source, built without a layer of an older image: so it gets what
+    Debian and PyPI have by now.
 
     Raises SourceFault when an argument has no value yet, or a file cannot be packed.
     """
@@ -92,7 +95,8 @@ def source(root: Path, arguments: ImageArguments) -> Source:
         )
         for path in files
     ]
-    return Source(stack=arguments.stack, packed=builds.pack([listed, *entries]))
+    occasion = [builds.Entry(name=image_script.ANEW_FILE, body=f"{anew}\n".encode())] if anew else []
+    return Source(stack=arguments.stack, packed=builds.pack([listed, *occasion, *entries]))
 
 
 def upload(made: Source, plan: Plan, *, s3: Any, report: Callable[[str], None]) -> None:

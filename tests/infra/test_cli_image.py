@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,20 @@ def test_unknown_names_are_wrong_input_with_the_known_ones(arguments: list[str])
     as_json = moerl("image", "args", *arguments, "--json")
     assert as_json.exit_code == 2
     assert json.loads(as_json.stdout)
+
+
+@pytest.mark.parametrize(("option", "named"), [((), False), (("--anew",), True)], ids=["as it is", "anew"])
+def test_a_source_names_its_day_only_where_it_is_built_anew(
+    option: tuple[str, ...], named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str | None] = []
+
+    def source(*_: object, anew: str | None) -> None:
+        asked.append(anew)
+        raise cli.images.SourceFault("far enough")
+
+    monkeypatch.setattr(cli.images, "source", source)
+    done = moerl("image", "build", "efa-gda", "--env", "starter-p5en", *option)
+    assert (done.exit_code, "far enough" in done.stderr) == (2, True)
+    (anew,) = asked
+    assert (anew is not None and re.fullmatch(r"20\d\d-\d\d-\d\d", anew) is not None) is named

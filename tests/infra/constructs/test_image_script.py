@@ -13,7 +13,15 @@ from typing import Any
 
 import pytest
 
-from infra.constructs.image_script import ARGUMENTS_FILE, CONTEXT_FOLDER, CONTEXT_PREFIX, buildspec, script, tag
+from infra.constructs.image_script import (
+    ANEW_FILE,
+    ARGUMENTS_FILE,
+    CONTEXT_FOLDER,
+    CONTEXT_PREFIX,
+    buildspec,
+    script,
+    tag,
+)
 from infra.operations.builds import Entry, pack
 
 STACKS = ("baseline", "aws-reference", "efa-gda")
@@ -80,7 +88,7 @@ def scanned(*critical: str, status: str = "COMPLETE", other: int = 3) -> dict[st
 class Project:
     """A run of the script over a context of one Dockerfile."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *more: Entry) -> None:
         self.store, self.calls_file, self.state_file = folder / "s3", folder / "calls", folder / "state.json"
         tools = folder / "bin"
         tools.mkdir()
@@ -90,6 +98,7 @@ class Project:
         entries = [
             Entry(name=ARGUMENTS_FILE, body=b"NCCL=2.31.2\nARCHS=9.0;10.0 $(touch owned)\n"),
             Entry(name=f"{CONTEXT_FOLDER}/efa-gda/Dockerfile", body=b"FROM scratch\n"),
+            *more,
         ]
         self.packed = pack(entries)
         self.key = f"{CONTEXT_PREFIX}{self.packed.digest}.zip"
@@ -254,6 +263,15 @@ def test_layers_come_from_the_stacks_last_image_by_its_digest(project: Project) 
     assert [value for option, value in pairwise(build) if option == "--cache-from"] == [last]
     # It is pulled by the login of the repository, so that comes first.
     assert verbs(project.docker()[4:]) == ["login", "build", "run", "push"]
+
+
+def test_a_source_that_is_built_anew_takes_no_layer_of_an_older_image(tmp_path: Path) -> None:
+    project = Project(tmp_path, Entry(name=ANEW_FILE, body=b"2026-11-30\n"))
+    last = f"{URI}@sha256:{'a' * 64}"
+    project.aws({"describe-images": [], "describe-image-scan-findings": [scanned()], "parameter": last})
+    assert project.run().returncode == 0
+    assert "--cache-from" not in project.docker()[1]
+    assert "BUILDKIT_INLINE_CACHE=1" in project.docker()[1]
 
 
 @pytest.mark.parametrize(

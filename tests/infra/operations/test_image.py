@@ -78,6 +78,14 @@ def test_a_source_is_the_stacks_folder_the_runtime_and_the_arguments_and_nothing
     assert made.tag == f"efa-gda-{made.packed.digest[:20]}"
 
 
+def test_a_source_that_is_built_anew_has_a_tag_of_its_own_and_says_so(root: Path) -> None:
+    before, first, second = (
+        images.source(root, arguments(A="1"), anew=day) for day in (None, "2026-11-29", "2026-11-30")
+    )
+    assert len({before.tag, first.tag, second.tag}) == 3
+    assert unpacked(second) == unpacked(before) | {"anew": "2026-11-30\n"}
+
+
 @pytest.mark.parametrize(
     "left",
     [
