@@ -1,6 +1,6 @@
 #!/bin/bash
-# moerl_runtime as an installed package: what it imports, and later the package itself, so that a change to it rebuilds one
-# small layer.
+# moerl_runtime as an installed package: what it imports and is built with, and later the package itself, so that a change to
+# it rebuilds one small layer.
 # Use: install-runtime.sh dependencies SOURCES, then install-runtime.sh package SOURCES DIRECTORY; SOURCES has pyproject.toml
 set -euo pipefail
 
@@ -12,7 +12,8 @@ import sys
 import tomllib
 
 with open(f"{sys.argv[1]}/pyproject.toml", "rb") as file:
-    print(*tomllib.load(file)["project"]["dependencies"], sep="\n")
+    project = tomllib.load(file)
+print(*project["project"]["dependencies"], *project["build-system"]["requires"], sep="\n")
 ' "$2"
     )
     pip install --no-cache-dir "${needed[@]}"

@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 import tomllib
 import venv
 from pathlib import Path
@@ -98,6 +99,24 @@ def test_every_module_is_there_and_every_user_can_read_it(image: Image) -> None:
     for path in image.target.rglob("*"):
         needed = stat.S_IROTH | (stat.S_IXOTH if path.is_dir() else 0)
         assert path.stat().st_mode & needed == needed, path
+
+
+def test_what_it_imports_and_is_built_with_is_installed_before(tmp_path: Path) -> None:
+    """With a pip that writes down what it is asked for."""
+    tools, asked = tmp_path / "tools", tmp_path / "asked"
+    tools.mkdir()
+    (tools / "pip").write_text('#!/bin/sh\nprintf "%s\\n" "$@" >"$ASKED"\n', encoding="utf-8")
+    (tools / "pip").chmod(0o755)
+    (tools / "python").symlink_to("/bin/true")
+    path = f"{tools}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(  # noqa: S603 - the script under test
+        [BASH, str(SCRIPTS / "install-runtime.sh"), "dependencies", str(RUNTIME)],
+        env={"PATH": path, "ASKED": str(asked)},
+        check=True,
+    )
+    project = tomllib.loads((RUNTIME / "pyproject.toml").read_text(encoding="utf-8"))
+    wanted = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
+    assert asked.read_text(encoding="utf-8").splitlines() == ["install", "--no-cache-dir", *wanted]
 
 
 def test_without_setuptools_nothing_is_downloaded_and_the_build_ends(tmp_path: Path) -> None:
