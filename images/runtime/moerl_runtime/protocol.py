@@ -25,13 +25,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
-from types import NoneType, UnionType
+from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from moerl_runtime.faults import InputFault
 
 PROTOCOL = 1
-"""Raised when a reader of the old form would misread the new one."""
+"""Of every kind that REVISED does not name."""
 SAMPLES_PREFIX = "samples/"
 CURRENT_NAME = "current.json"
 MANIFEST_NAME = "manifest.json"
@@ -68,6 +68,8 @@ class TaskMessage:
     """Oldest weights that may sample this group."""
     failures: int = 0
     """Times an agent failed at it by itself. Interruptions are not counted, so a receive count says nothing."""
+    crashes: int = 0
+    """Times an engine ended while it worked at it. Only those are failures too in which nothing else was in that engine."""
     issue: int = 0
     """0, or how often the trainer issued it again."""
 
@@ -194,9 +196,15 @@ def request_id(attempt: Attempt, group: int, sample: int, lease: int) -> str:
     return f"{attempt.name}-{group:010d}-{sample:04d}-{lease % 10**6:06d}"
 
 
+REVISED: Mapping[type[Any], int] = MappingProxyType({TaskMessage: 2})
+"""Kinds of which a reader of the old form would misread the new one: agents of the first bury a task that counts crashes. Each
+kind has a number of its own, since checkpoints and models are read for long by later releases."""
+
+
 def encode(body: Any) -> str:
     """A message or object of this module as JSON: one line, the same bytes for the same content."""
-    return json.dumps({"protocol": PROTOCOL, **_fields(body)}, sort_keys=True, separators=(",", ":"), default=_fields)
+    written = {"protocol": _protocol(type(body)), **_fields(body)}
+    return json.dumps(written, sort_keys=True, separators=(",", ":"), default=_fields)
 
 
 def _fields(body: Any) -> dict[str, Any]:
@@ -212,11 +220,11 @@ def decode(kind: type[Body], text: str | bytes) -> Body:
         protocol = written.pop("protocol")
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise InputFault("message", _shortened(text), f"is no {kind.__name__} in JSON", "Send it anew.") from error
-    if protocol != PROTOCOL:
+    if protocol != (own := _protocol(kind)):
         raise InputFault(
-            "protocol", protocol, f"is not {PROTOCOL}", "Run trainer and rollouts from images of the same release."
+            "protocol", protocol, f"is not {own}", "Run trainer and rollouts from images of the same release."
         )
-    hints = _hints(kind)
+    hints = _hints(kind)  # type: ignore[arg-type]  # every class is hashable
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in written.items()}
     for name, value in values.items():
         if name in hints and not _fits(hints[name], value):
@@ -226,6 +234,10 @@ def decode(kind: type[Body], text: str | bytes) -> Body:
         return kind(**values)
     except TypeError as error:
         raise InputFault("message", _shortened(text), f"is no {kind.__name__}: {error}", "Send it anew.") from error
+
+
+def _protocol(kind: type[Any]) -> int:
+    return REVISED.get(kind, PROTOCOL)
 
 
 @cache

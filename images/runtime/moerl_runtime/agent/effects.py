@@ -155,11 +155,12 @@ class Extend:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Sends the task again with one failure more, or its dead letter, and then deletes the message."""
+    """Sends the task again, or its dead letter once it has failed too often, and then deletes the message."""
 
     lease: int
     receipts: tuple[str, ...]
     message: TaskMessage
+    """With this failure or crash counted."""
     reason: str
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from moerl_runtime.protocol import TaskMessage, TaskPayload
@@ -32,7 +32,7 @@ class Lease:
     number: int
     message: TaskMessage
     fresh: bool
-    """Nobody else can have stored anything of it: its first delivery, never issued again, never failed."""
+    """Nobody else can have stored anything of it: its first delivery, of a message that was never sent again."""
     receipts: dict[str, Receipt]
     """Those that are still ours. Empty: others may have the task; what runs goes on, but nothing is deleted."""
     arrived_seconds: float
@@ -47,10 +47,19 @@ class Lease:
     """Samples that are stored and announced."""
     tries: dict[int, int] = field(default_factory=dict)
     """Times that the engine put off or lost a sample."""
+    admitted: bool = False
+    """Its samples may go to the engine."""
+    alone: bool = False
+    """Nothing else was in the engine since then."""
 
     @property
     def open(self) -> bool:
         return self.stage is not Stage.CLOSING
+
+    @property
+    def inside(self) -> bool:
+        """The engine has something of it, or will get it."""
+        return self.stage is Stage.WORKING and self.admitted and bool(self.running or self.todo)
 
     @property
     def idle(self) -> bool:
@@ -86,8 +95,11 @@ class Ledger:
         for lease in self.leases.values():
             if lease.open and (lease.message.of, lease.message.group) == (message.of, message.group):
                 lease.receipts[receipt], lease.arrived_seconds = delivery, now
-                if message.failures > lease.message.failures:
-                    lease.message = message
+                lease.message = replace(
+                    lease.message,
+                    failures=max(message.failures, lease.message.failures),
+                    crashes=max(message.crashes, lease.message.crashes),
+                )
                 return None
         self._numbers += 1
         lease = Lease(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isqrt
 
 from moerl_runtime import plan as plans
 
 FAILURES_MAX = 3
 """Own failures of a task before it goes to the dead-letter queue."""
+CRASHES_SUSPECT = 2
+"""Engines that ended with a task in them, before it is kept apart from those of which nothing is suspected."""
 RESULTS_MAX = 20_000
 """Results that may wait for the trainer before agents stop pulling: a trainer that is away needs no more of them."""
 POLL_SECONDS = 10
@@ -92,6 +95,18 @@ def _engine_arguments(rollout: plans.Node) -> dict[str, int | str]:
     if engine["deepep_v2_mode"].value is not None:  # releases without deepep_v2 know no such argument
         planned["deepep_v2_mode"] = engine["deepep_v2_mode"].text
     return planned
+
+
+def company(crashes: int, tasks_max: int) -> int:
+    """Most tasks that an engine works at together with one that was in so many engines when they ended.
+
+    Anything may end an engine once. After the second time the tasks that were there are told apart as group tests do it: some √n
+    of n together, then one by one those whose engine ends again. One by one at once would take n turns of a fleet of one engine,
+    halves would cost more engines.
+    """
+    if crashes < CRASHES_SUSPECT:
+        return tasks_max
+    return isqrt(tasks_max) if crashes == CRASHES_SUSPECT else 1
 
 
 def backoff(tries: int) -> float:

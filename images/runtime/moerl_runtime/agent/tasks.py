@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from moerl_runtime.agent import effects as do
 from moerl_runtime.agent.agenda import Agenda
@@ -16,6 +17,7 @@ from moerl_runtime.agent.settings import (
     RETRIES_MAX,
     Settings,
     backoff,
+    company,
 )
 from moerl_runtime.agent.weights import Weights, version_of
 from moerl_runtime.faults import InputFault
@@ -50,14 +52,17 @@ class Tasks:
         """When that long poll is over at the latest, if it does not hang."""
         self.held = False
         """More results wait for the trainer than it could want."""
+        self._waiting: list[Lease] = []
+        """Read, and not admitted to the engine."""
         self._queue: deque[tuple[int, int]] = deque()
 
     # --- leasing ---
 
     def pull(self) -> None:
-        """Asks for as many tasks as there is room for, one long poll at a time."""
+        """Asks for as many tasks as there is room for, one long poll at a time, and for none while it has suspects: those wait
+        until the engine is empty, and what came meanwhile would wait for them."""
         free = self._settings.tasks_max - len(self._ledger.leases)
-        if not self.receiving and not self.held and free > 0:
+        if not self.receiving and not self.held and free > 0 and not any(map(self._suspect, self._ledger.open())):
             self.receiving = True
             self.poll_ends_seconds = self._agenda.now + self._settings.poll_seconds + POLL_SLACK_SECONDS
             self._agenda.do(do.Receive(most=min(free, BATCH), wait_seconds=self._settings.poll_seconds))
@@ -83,7 +88,7 @@ class Tasks:
         lease.stage, lease.payload = Stage.WORKING, event.payload
         lease.done = set(event.stored) & set(range(event.payload.samples))
         lease.todo = set(range(event.payload.samples)) - lease.done
-        self._queue.extend((lease.number, sample) for sample in sorted(lease.todo))
+        self._waiting.append(lease)
         self._finish_if_complete(lease)
 
     def unreadable(self, event: do.TaskUnreadable) -> None:
@@ -127,6 +132,8 @@ class Tasks:
 
     def submit(self) -> None:
         """Sends samples to the engine, up to what it runs at once."""
+        if self._waiting:
+            self._admit()
         room = self._settings.requests_max - len(self._ledger.runs)
         while self._queue and room > 0:
             number, sample = self._queue.popleft()
@@ -186,11 +193,11 @@ class Tasks:
     # --- ends ---
 
     def engine_lost(self, reason: str, *, blame: bool) -> None:
-        """All tasks go back, except those that only have to be published. With `blame` those that the engine worked at
-        have failed: it may have been one of them that ended it, and without a count it would end every engine."""
+        """All tasks go back, except those that only have to be published. With `blame` those that the engine worked at are
+        counted: it may have been one of them that ended it, and without a count it would end every engine."""
         for lease in self._ledger.open(Stage.WORKING):
             if blame and (lease.running or lease.tries):
-                self._fail(lease, f"the engine ended while it worked at it: {reason}", abort=False)
+                self._crash(lease, reason)
         self.give_back([lease for lease in self._ledger.open() if lease.todo or lease.running or not lease.publishing])
 
     def give_back(self, leases: Iterable[Lease], delay_seconds: int = 0) -> None:
@@ -222,7 +229,7 @@ class Tasks:
             )
             return
         delivery = Receipt(asked_seconds, asked_seconds + self._settings.lease_seconds)
-        fresh = received.receive_count == 1 and message.issue == 0 and message.failures == 0
+        fresh = received.receive_count == 1 and not (message.issue or message.failures or message.crashes)
         lease = self._ledger.add(message, received.receipt, delivery, now=self._agenda.now, fresh=fresh)
         if lease is not None:
             self._place(lease)
@@ -246,6 +253,37 @@ class Tasks:
             self._discard(lease)
         else:
             self.give_back([lease], GIVE_BACK_DELAY_SECONDS)
+
+    def _suspect(self, lease: Lease) -> bool:
+        return company(lease.message.crashes, self._settings.tasks_max) < self._settings.tasks_max
+
+    def _admit(self) -> None:
+        """Lets tasks into the engine that were read: first those of which nothing is suspected, then the others among themselves,
+        in no more company than they may have."""
+        waiting = sorted(
+            (lease for lease in self._waiting if lease.stage is Stage.WORKING), key=lambda lease: lease.message.crashes
+        )
+        inside = [lease for lease in self._ledger.open(Stage.WORKING) if lease.inside]
+        # Requests that nobody wants any more may end an engine as well.
+        strangers = not inside and bool(self._ledger.runs)
+        self._waiting = []
+        for lease in waiting:
+            if (strangers and self._suspect(lease)) or not self._may_join(lease, inside):
+                self._waiting.append(lease)
+                continue
+            lease.admitted, lease.alone = True, not inside and not strangers
+            for other in inside:
+                other.alone = False
+            inside.append(lease)
+            self._queue.extend((lease.number, sample) for sample in sorted(lease.todo))
+
+    def _may_join(self, lease: Lease, inside: list[Lease]) -> bool:
+        if any(self._suspect(other) != self._suspect(lease) for other in inside):
+            return False
+        if not self._suspect(lease):
+            return True
+        together = min(company(each.message.crashes, self._settings.tasks_max) for each in (lease, *inside))
+        return len(inside) < together
 
     def _generate(self, lease: Lease, sample: int) -> None:
         loaded, payload = self._weights.loaded, lease.payload
@@ -293,15 +331,30 @@ class Tasks:
         else:
             self.close(lease.number, "stale")
 
-    def _fail(self, lease: Lease, reason: str, *, abort: bool = True) -> None:
-        """An own failure: counted in the message, which goes to the end of the queue or to the dead letters."""
+    def _fail(self, lease: Lease, reason: str) -> None:
+        """An own failure."""
         self._log(f"group {lease.message.group}, failure {lease.message.failures + 1}: {reason}")
-        self._release(lease, abort=abort)
+        self._release(lease)
+        self._send_again(lease, replace(lease.message, failures=lease.message.failures + 1), reason)
+
+    def _crash(self, lease: Lease, reason: str) -> None:
+        """The engine ended with it inside. That is its own failure where nothing else can have been the cause."""
+        counted = replace(
+            lease.message, crashes=lease.message.crashes + 1, failures=lease.message.failures + lease.alone
+        )
+        with_whom = "it alone" if lease.alone else "it and others"
+        said = f"the engine ended while it worked at {with_whom}: {reason}"
+        self._log(f"group {counted.group}, crash {counted.crashes}, failures {counted.failures}: {said}")
+        self._release(lease, abort=False)
+        self._send_again(lease, counted, said)
+
+    def _send_again(self, lease: Lease, counted: TaskMessage, reason: str) -> None:
+        """The message goes to the end of the queue with what is counted in it, or to the dead letters."""
         lease.stage = Stage.CLOSING
         if lease.receipts:
-            self._agenda.do(do.Fail(lease.number, tuple(lease.receipts), lease.message, reason))
+            self._agenda.do(do.Fail(lease.number, tuple(lease.receipts), counted, reason))
         else:
-            self.close(lease.number, "expired")  # whoever has it now counts his own failures
+            self.close(lease.number, "expired")  # whoever has it now counts for himself
 
     def _release(self, lease: Lease, *, abort: bool = True) -> None:
         """Nobody wants what the engine still does for it."""

@@ -7,7 +7,7 @@ ends the agent (`loop`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -287,20 +287,19 @@ def _publish(effect: do.Publish, around: Around) -> do.Event:
 def _fail(effect: do.Fail, around: Around) -> do.Event:
     """Send, then delete: a task may be there twice, and may not be there never."""
     message = effect.message
-    failures = message.failures + 1
-    dead = failures >= around.failures_max
+    dead = message.failures >= around.failures_max
     if dead:
         letter = DeadLetter(
             run=message.run,
             attempt=message.attempt,
             group=message.group,
             key=message.key,
-            failures=failures,
+            failures=message.failures,
             reason=effect.reason[:REASON_CHARACTERS_MAX],
         )
         sqs.send(around.sqs, around.queues.dead_letters, [protocol.encode(letter)])
     else:
-        sqs.send(around.sqs, around.queues.tasks, [protocol.encode(replace(message, failures=failures))])
+        sqs.send(around.sqs, around.queues.tasks, [protocol.encode(message)])
     sqs.delete(around.sqs, around.queues.tasks, effect.receipts)
     return do.FailureSent(effect.lease, dead)
 

@@ -341,14 +341,16 @@ class Agent:
         due = self.core.next_seconds - self._skew
         if due < self._due_seconds:
             self._due_seconds = due
-            self.world.at(max(0.0, due - self.world.now), self._wake)
+            self.world.at(max(0.0, due - self.world.now), lambda: self._wake(due))
 
     def grade(self, payload: TaskPayload, text: str) -> tuple[float, dict[str, Any]]:
         if payload.grader == "broken":
             raise GradeError("it always fails")
         return float(len(text)), {}
 
-    def _wake(self) -> None:
+    def _wake(self, due_seconds: float) -> None:
+        if due_seconds != self._due_seconds:
+            return  # an earlier one was set after it
         self._due_seconds = float("inf")
         if self.alive:
             self.apply(self.core.due(self._clock()))
