@@ -10,6 +10,8 @@ keeps its claim.
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
+
 from infra.config.names import url_suffix
 from infra.config.outputs import Outputs
 from infra.config.plan import Plan
@@ -20,6 +22,10 @@ from k8s.names import RUN_NAMESPACE, SCRATCH_CLAIM
 from k8s.pods import Spec
 
 DRIVER = "fsx.csi.aws.com"
+ATTEMPTS_PATH = "/attempts"
+"""The whole file system, in the containers that look after it."""
+ATTEMPT = "$(MOERL_RUN)/$(MOERL_ATTEMPT)"
+"""An attempt's directory on it; the kubelet fills the container's own variables in."""
 NOMINAL_SIZE = "1200Gi"
 """Of volume and claim, for whatever size: Lustre knows no quota by it, and a static claim cannot grow with its file system."""
 
@@ -84,7 +90,23 @@ def objects(plan: Plan, outputs: Outputs | None) -> tuple[Object, ...]:
 
 def scratch(plan: Plan, claim: str | None) -> tuple[Spec, Spec]:
     """(volume, mount) of scratch at the directory that holds checkpoints, published weights and exports. `claim` is
-    `claim_name`'s."""
+    `claim_name`'s.
+
+    Of the file system a container sees its own attempt's directory alone, so that two attempts never write one path: pods of
+    one that was deleted are at a save for as long as their grace, and those of the next are there by then. On NVMe they would
+    have to stand on one node, all of whose GPUs each takes.
+    """
     if claim is None:
         return pods.local_cache("scratch", scratch_directory(plan))
-    return pods.scratch_volume(claim, "scratch", scratch_directory(plan))
+    volume, mount = pods.scratch_volume(claim, "scratch", scratch_directory(plan))
+    return volume, mount | {"subPathExpr": ATTEMPT}
+
+
+def checkpoints(plan: Plan, claim: str | None) -> tuple[Spec, str, tuple[str, ...]]:
+    """(mount, checkpoint directory, more arguments) of restore and uploader: on the file system they see all attempts, and
+    remove what ended ones have left."""
+    path = PurePosixPath(plan.storage.checkpoint_path)
+    if claim is None:
+        return scratch(plan, claim)[1], str(path), ()
+    _, mount = pods.scratch_volume(claim, "scratch", ATTEMPTS_PATH)
+    return mount, f"{ATTEMPTS_PATH}/{ATTEMPT}/{path.name}", ("--attempts", ATTEMPTS_PATH)

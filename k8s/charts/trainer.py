@@ -19,10 +19,10 @@ What the image is started with:
                                        metrics of the whole run, which its other processes report to it
 
 MOERL_RUN is the name of the job, MOERL_ATTEMPT that of its Ray cluster, which KubeRay makes anew for each attempt. `trainer`
-takes the run's lease first, since two trainers would write to one checkpoint path, and ends after its last checkpoint is
-committed. On a resume it puts the export of that step in the place of `--hf-checkpoint`. With scratch on NVMe every worker
-restores and uploads its own files, and the head has scratch for the save signal alone; with FSx one sidecar, on the head,
-sees all files.
+takes the run's lease first, since of two trainers only one may commit, and ends after its last checkpoint is committed. On a
+resume it puts the export of that step in the place of `--hf-checkpoint`. With scratch on NVMe every worker restores and
+uploads its own files, and the head has scratch for the save signal alone; with FSx one sidecar, on the head, sees all files,
+and every attempt has a directory of its own.
 
 Submission mode is K8sJob. In HTTP mode KubeRay 1.5 asks a lost head for the job for ever, with all GPUs held; here the
 submitter follows the log, and its failure ends the run: so a head whose process is lost ends it. The submitter may retry:

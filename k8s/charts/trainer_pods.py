@@ -212,7 +212,7 @@ def _checkpoints(
     if plan.workload.no_checkpoint:
         return [], []
     _, plan_mount = run_config.volume()
-    _, scratch_mount = storage.scratch(plan, claim)
+    scratch_mount, path, more = storage.checkpoints(plan, claim)
 
     def step(verb: str, resources: PodResources, *arguments: str) -> Spec:
         return pods.container(
@@ -226,11 +226,8 @@ def _checkpoints(
             security=pods.rdma(),
         )
 
-    path = plan.storage.checkpoint_path
-    return (
-        [step("restore", _without_devices(resources), "--to", path)],
-        [step("upload", plan.workload.trainer.pods.uploader, "--from", path) | {"restartPolicy": "Always"}],
-    )
+    upload = step("upload", plan.workload.trainer.pods.uploader, "--from", path, *more) | {"restartPolicy": "Always"}
+    return [step("restore", _without_devices(resources), "--to", path, *more)], [upload]
 
 
 def _without_devices(resources: PodResources) -> PodResources:

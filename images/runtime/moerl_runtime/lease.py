@@ -5,8 +5,9 @@ clock at the last write), so clocks of machines are never compared: others take 
 holder counts from before it sent its last successful write, on its own monotonic clock, and stops MARGIN_SECONDS earlier;
 S3 states both times in whole seconds, and an answer is under way for a while.
 
-The number of the attempt is the fencing token. Whatever a former holder still writes lies below its own number and off the
-lineage that readers follow (`checkpoint.resolve`), so even a process that wakes up after the fact can do no harm.
+The number of the attempt is the fencing token. Whatever a former holder still stores lies below its own number and off the
+lineage that readers follow (`checkpoint.resolve`), and on shared scratch in its own directory (`checkpoint.shared`), so even
+a process that wakes up after the fact can do no harm.
 """
 
 from __future__ import annotations

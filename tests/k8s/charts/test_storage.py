@@ -78,7 +78,6 @@ def test_before_the_deploy_nobody_can_name_the_claim() -> None:
 
 @pytest.mark.parametrize("name", [FSX, NVME])
 def test_the_mount_is_the_parent_of_the_checkpoint_directory(name) -> None:
-    """The file system's link to S3 covers that directory by its last name."""
     plan = plan_of(name)
     volume, mount = storage.scratch(plan, storage.claim_name(plan, OUTPUTS))
     assert volume["name"] == mount["name"]

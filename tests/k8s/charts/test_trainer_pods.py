@@ -51,6 +51,11 @@ def mounts(container: dict) -> dict[str, dict]:
     return {mount["name"]: mount for mount in container["volumeMounts"]}
 
 
+def arguments(container: dict) -> dict[str, str]:
+    written = container.get("args", [])
+    return dict(zip(written[::2], written[1::2], strict=True))
+
+
 def seconds(probe: dict) -> int:
     return probe["periodSeconds"] * probe["failureThreshold"]
 
@@ -106,7 +111,50 @@ def test_checkpoints_are_uploaded_where_their_files_are(name, on_head, on_worker
             assert step(spec, "upload")["restartPolicy"] == "Always"
             assert "restartPolicy" not in step(spec, "restore")
             assert step(spec, "upload")["resources"]["requests"] == pods.quantity(plan.workload.trainer.pods.uploader)
-            assert plan.storage.checkpoint_path in step(spec, "upload")["args"]
+            assert arguments(step(spec, "restore"))["--to"] == arguments(step(spec, "upload"))["--from"]
+
+
+def test_on_shared_scratch_no_two_attempts_write_one_path() -> None:
+    """The pods of a job that was deleted use their grace while those of the next one restore."""
+    plan = plan_of(R)
+    attempts = []
+    for attempt in ("trainer-0-aaaaa", "trainer-0-bbbbb"):
+        places = set()
+        for spec in (head(plan), worker(plan)):
+            for container in (*spec["initContainers"], *spec["containers"]):
+                if "scratch" in mounts(container):
+                    places.add(on_file_system(container, attempt))
+        attempts.append(places)
+    (one,), (other,) = attempts
+    assert one == f"{NAME}/trainer-0-aaaaa/checkpoints"
+    assert other == f"{NAME}/trainer-0-bbbbb/checkpoints"
+
+
+def on_file_system(container: dict, attempt: str) -> str:
+    """Where the container's checkpoint directory lies on the volume, its variables filled in as the kubelet does."""
+    variables = env(container) | {"MOERL_ATTEMPT": attempt}
+
+    def filled(text: str) -> str:
+        return re.sub(r"\$\((\w+)\)", lambda match: variables[match[1]], text)
+
+    mount = mounts(container)["scratch"]
+    written = arguments(container)
+    path = filled(written.get("--to") or written.get("--from") or plan_of(R).storage.checkpoint_path)
+    assert path.startswith(mount["mountPath"] + "/")
+    if "--attempts" in written:
+        assert written["--attempts"] == mount["mountPath"]
+    return "/".join(filter(None, (filled(mount.get("subPathExpr", "")), path.removeprefix(mount["mountPath"] + "/"))))
+
+
+def test_a_pod_has_its_nodes_nvme_to_itself() -> None:
+    """Scratch is a directory of the node there, and the pod before it holds the GPUs until its last save is stored."""
+    for name in (P5, S):
+        plan = plan_of(name)
+        assert plan.workload.trainer.pods.worker.gpus == plan.pool(plan.workload.trainer.pool).gpus_per_node
+        uploader = step(worker(plan), "upload")
+        assert arguments(uploader)["--from"] == plan.storage.checkpoint_path
+        assert "--attempts" not in arguments(uploader)
+        assert "subPathExpr" not in mounts(uploader)["scratch"]
 
 
 def test_a_run_without_checkpoints_uploads_none() -> None:

@@ -6,5 +6,6 @@ transfer    one file up or down, in parts, continued and verified
 upload      the sidecar: uploads, waits for the other nodes, commits
 resolve     the newest complete checkpoint of a run's lineage
 restore     brings one to scratch
+shared      scratch with a directory for every attempt: what ended ones have left
 prune       what is kept, and in which order the rest goes
 """

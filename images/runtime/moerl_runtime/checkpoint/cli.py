@@ -17,9 +17,10 @@ from typing import Any
 
 from moerl_runtime import plan as run_plan
 from moerl_runtime import store
-from moerl_runtime.checkpoint import crt, prune, resolve, restore, transfer, upload
+from moerl_runtime.checkpoint import crt, prune, resolve, restore, shared, transfer, upload
 from moerl_runtime.checkpoint.layout import Position
 from moerl_runtime.checkpoint.progress import Progress, size
+from moerl_runtime.checkpoint.shared import Shared
 from moerl_runtime.faults import InputFault
 from moerl_runtime.plan import Node
 from moerl_runtime.stop import on_stop
@@ -64,6 +65,7 @@ def register(commands: _SubParsersAction[ArgumentParser]) -> None:
     restoring.add_argument(
         "--checkpoint", metavar="ATTEMPT-STEP", help="another one than the newest, as `list` shows it"
     )
+    _takes_attempts(restoring)
     restoring.add_argument("--plain", action="store_true", help="boto3 alone, without the AWS CRT")
     uploading = _verb(
         verbs, "upload", _upload, "upload and commit what the trainer saves, until SIGTERM", document=False
@@ -71,6 +73,7 @@ def register(commands: _SubParsersAction[ArgumentParser]) -> None:
     uploading.add_argument(
         "--from", type=Path, required=True, metavar="DIR", dest="source", help="the trainer's --save directory"
     )
+    _takes_attempts(uploading)
     uploading.add_argument("--node", help="name of this node among those that upload (default: HOSTNAME)")
     uploading.add_argument("--plain", action="store_true", help="boto3 alone, without the AWS CRT")
     _verb(verbs, "list", _list, "what is stored of the run, oldest first")
@@ -106,6 +109,21 @@ def _verb(
     return parser
 
 
+def _takes_attempts(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--attempts",
+        type=Path,
+        metavar="ROOT",
+        help="scratch that attempts share: DIR is ROOT/RUN/ATTEMPT/NAME, and what ended attempts left below ROOT is removed",
+    )
+
+
+def _shared(arguments: Namespace, directory: Path, place: Place, *, begins: bool) -> Shared | None:
+    if arguments.attempts is None:
+        return None
+    return shared.look(arguments.attempts, directory, place.run, begins=begins, unix_clock=time.time, report=_report)
+
+
 def _restore(arguments: Namespace) -> int:
     place = _place(arguments)
     found = None
@@ -116,6 +134,7 @@ def _restore(arguments: Namespace) -> int:
             raise InputFault(
                 "--checkpoint", arguments.checkpoint, "is no complete checkpoint", "See `checkpoint list`."
             )
+    attempts = _shared(arguments, arguments.to, place, begins=True)
     files, parts = transfer.pools()
     with files, parts:
         moves = _moves(arguments, place, parts)
@@ -131,6 +150,7 @@ def _restore(arguments: Namespace) -> int:
                     moves=moves,
                     free_bytes=restore.free_bytes,
                     found=found,
+                    shared=attempts,
                 )
                 break
             except transfer.TRANSIENT as error:
@@ -153,6 +173,7 @@ def _upload(arguments: Namespace) -> int:
     node = arguments.node or arguments.variables.get("HOSTNAME", "")
     if not NODE.fullmatch(node):
         raise InputFault("--node", node, "is no host name", "Write --node or set HOSTNAME.")
+    attempts = _shared(arguments, arguments.source, place, begins=False)
     storage, trainer = place.plan["storage"], place.plan["workload"]["trainer"]
     stop = Event()
     on_stop(stop.set, signals=[signal.SIGTERM])
@@ -173,6 +194,7 @@ def _upload(arguments: Namespace) -> int:
             clock=time.monotonic,
             wait=time.sleep,
             report=_report,
+            shared=attempts,
         )
         _report(f"checkpoint: uploading saves of {place.run} from {arguments.source}")
         upload.serve(uploader, stop)

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
 from moerl_runtime import disk
 from moerl_runtime.checkpoint import handover, layout, listing, resolve
+from moerl_runtime.checkpoint import shared as sharing
 from moerl_runtime.checkpoint.layout import File, files_of
 from moerl_runtime.checkpoint.resolve import Checkpoint
+from moerl_runtime.checkpoint.shared import Shared
 from moerl_runtime.checkpoint.transfer import Moves, Moving, download, is_at
 from moerl_runtime.faults import RuntimeFault
 from moerl_runtime.store import S3Client
@@ -45,11 +47,13 @@ def restore(
     moves: Moving,
     free_bytes: Callable[[Path], int],
     found: Checkpoint | None = None,
+    shared: Shared | None = None,
 ) -> Checkpoint | None:
     """Makes the checkpoint directory hold the newest complete checkpoint, or nothing. Returns it.
 
-    `found` is another one than the newest, for people. May be repeated after any failure: what is there already is proven,
-    not fetched again.
+    `found` is another one than the newest, for people. `shared` is scratch with a directory for every attempt: files that the
+    checkpoint's own attempt has there are linked, and then goes what ended attempts have left. May be repeated after any
+    failure: what is there already is proven, not fetched again.
     """
     chosen = found or resolve.resolve(s3, bucket, prefix, run)
     directory.mkdir(parents=True, exist_ok=True)
@@ -62,9 +66,14 @@ def restore(
     if chosen is not None:
         staged = staging / str(chosen.position)
         _remove_other(staging, staged)
+        origin = None if shared is None else sharing.origin(s3, bucket, prefix, shared, chosen.position)
         with moves("", 0) as checking:
-            missing = _stage_present(wanted, scratch, staged, checking, files)
+            missing = _stage_present(
+                wanted, (scratch,) if origin is None else (scratch, origin), staged, checking, files
+            )
         _clean(directory, scratch, {file.name for file in wanted})
+        if shared is not None:
+            sharing.sweep(s3, bucket, prefix, shared)
         needed = sum(file.size for file in missing)
         free = free_bytes(scratch)
         if free < needed:
@@ -85,6 +94,8 @@ def restore(
             disk.sync(folder)
     else:
         _clean(directory, scratch, set())
+        if shared is not None:
+            sharing.sweep(s3, bucket, prefix, shared)
     shutil.rmtree(staging, ignore_errors=True)
     handover.mark_restored(directory, None if chosen is None else chosen.position)
     if chosen is not None:
@@ -99,7 +110,9 @@ def free_bytes(path: Path) -> int:
     return max(0, int(usage.free - usage.total * SPARE_SHARE))
 
 
-def _stage_present(wanted: tuple[File, ...], scratch: Path, staged: Path, moves: Moves, files: Executor) -> list[File]:
+def _stage_present(
+    wanted: tuple[File, ...], places: Sequence[Path], staged: Path, moves: Moves, files: Executor
+) -> list[File]:
     """Links into staging what scratch holds already, from an earlier restore or the save itself. Returns the rest."""
 
     def present(file: File) -> bool:
@@ -107,14 +120,21 @@ def _stage_present(wanted: tuple[File, ...], scratch: Path, staged: Path, moves:
         if is_at(target, file, moves):
             return True
         target.unlink(missing_ok=True)
-        there = scratch / file.name
+        return any(_linked(place / file.name, target, file, moves) for place in places)
+
+    return [file for file, there in zip(wanted, files.map(present, wanted), strict=True) if not there]
+
+
+def _linked(there: Path, target: Path, file: File, moves: Moves) -> bool:
+    try:
         if not is_at(there, file, moves):
             return False
         target.parent.mkdir(parents=True, exist_ok=True)
         os.link(there, target)
-        return True
-
-    return [file for file, there in zip(wanted, files.map(present, wanted), strict=True) if not there]
+    except OSError:
+        # Its attempt has removed it meanwhile, or the file system links nothing: S3 has it too.
+        return False
+    return True
 
 
 def _clean(directory: Path, scratch: Path, wanted: set[str]) -> None:

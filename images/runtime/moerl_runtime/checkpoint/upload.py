@@ -22,8 +22,10 @@ from threading import Event
 
 from moerl_runtime import lease, store
 from moerl_runtime.checkpoint import handover, layout, listing, prune, resolve
+from moerl_runtime.checkpoint import shared as sharing
 from moerl_runtime.checkpoint.handover import NotCommitted, Outcome, Ready
 from moerl_runtime.checkpoint.layout import Announcement, Complete, File, NodeManifest, Position, files_of
+from moerl_runtime.checkpoint.shared import Shared
 from moerl_runtime.checkpoint.transfer import TRANSIENT, Moving, begun_uploads, upload
 from moerl_runtime.faults import RuntimeFault
 from moerl_runtime.protocol import Attempt, decode, encode
@@ -54,6 +56,8 @@ class Uploader:
     wait: Callable[[float], object]
     """Waits whether or not the process was told to stop: a save that was begun is brought to its end."""
     report: Callable[[str], None]
+    shared: Shared | None = None
+    """Where attempts share scratch: what older ones have left goes once this one has committed."""
 
     @property
     def scratch(self) -> Path:
@@ -213,6 +217,8 @@ def _commit_announced(uploader: Uploader, ready: Ready) -> None:
     uploader.report(f"checkpoint: step {ready.step} is committed: s3://{uploader.bucket}/{below}")
     try:
         prune.prune(uploader.s3, uploader.bucket, uploader.prefix, uploader.run, retain_last=uploader.retain_last)
+        if uploader.shared is not None:
+            sharing.sweep(uploader.s3, uploader.bucket, uploader.prefix, uploader.shared)
     except (*TRANSIENT, RuntimeFault) as error:
         uploader.report(f"checkpoint: not pruned this time: {error}")
 

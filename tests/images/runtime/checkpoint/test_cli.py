@@ -103,6 +103,21 @@ def test_pruning_keeps_what_the_environment_says(run: Any, s3: store.S3Client) -
     )
 
 
+def test_a_restore_on_shared_scratch_removes_what_ended_attempts_left(
+    run: Any, s3: store.S3Client, tmp_path: Path
+) -> None:
+    lease.acquire(s3, bucket=BUCKET, prefix=PREFIX, run="ended", holder="b").release()
+    for name in (f"{RUN}/a", "ended/b"):
+        (tmp_path / name / "checkpoints").mkdir(parents=True)
+    directory = tmp_path / "another/c/checkpoints"
+    code, _, error = run(
+        *("restore", "--run", "another", "--to", str(directory), "--attempts", str(tmp_path)), MOERL_RUN="x"
+    )
+    assert (code, "removed what ended/b left" in error) == (0, True)
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {RUN, "another"}
+    assert (directory / "handover/restored.json").exists()
+
+
 @pytest.mark.usefixtures("s3")
 def test_a_run_that_is_not_there_has_nothing(run: Any) -> None:
     code, text, _ = run("list", "--run", "another")
@@ -119,6 +134,8 @@ def test_a_run_that_is_not_there_has_nothing(run: Any) -> None:
         (("restore", "--to", "x", "--checkpoint", "000001-00000040"), {}, "is no complete checkpoint"),
         (("prune", "--keep", "0"), {}, "would remove the only checkpoint"),
         (("upload", "--from", "x"), {"HOSTNAME": "../other"}, "is no host name"),
+        (("restore", "--to", "/a/trainer-2/b/x", "--attempts", "/a"), {}, "--attempts"),
+        (("upload", "--from", "/a/trainer-2/b/x", "--attempts", "/a"), {"HOSTNAME": "node"}, "--attempts"),
     ],
 )
 @pytest.mark.usefixtures("s3")
