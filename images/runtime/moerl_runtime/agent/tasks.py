@@ -264,11 +264,14 @@ class Tasks:
             (lease for lease in self._waiting if lease.stage is Stage.WORKING), key=lambda lease: lease.message.crashes
         )
         inside = [lease for lease in self._ledger.open(Stage.WORKING) if lease.inside]
-        # Requests that nobody wants any more may end an engine as well.
+        # Requests that nobody wants any more may end an engine as well, and may hang: a suspect is for somebody else then.
         strangers = not inside and bool(self._ledger.runs)
         self._waiting = []
         for lease in waiting:
-            if (strangers and self._suspect(lease)) or not self._may_join(lease, inside):
+            if strangers and self._suspect(lease):
+                self.give_back([lease], GIVE_BACK_DELAY_SECONDS)
+                continue
+            if not self._may_join(lease, inside):
                 self._waiting.append(lease)
                 continue
             lease.admitted, lease.alone = True, not inside and not strangers

@@ -12,14 +12,15 @@ import argparse
 import json
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from botocore.exceptions import EndpointConnectionError
 
 from moerl_runtime import protocol
-from moerl_runtime.agent.effects import Stopped
+from moerl_runtime.agent.effects import Event, Generate, Stopped
 from moerl_runtime.agent.states import State
-from moerl_runtime.protocol import DeadLetter, TaskMessage
+from moerl_runtime.protocol import DeadLetter
 from tests.images.runtime.agent.services import Moment, refusal
 from tests.images.runtime.agent.simulation import FIRST, QUEUES, SETTINGS, Agent, Engine, World, current
 
@@ -38,6 +39,8 @@ class Plan:
     agents: int = 4
     events: int = 40
     duplicates: float = 0.02
+    poisons: int = 0
+    """Groups, the first ones, that end every engine."""
     throttled: float = 0.03
     """Chance that a call of SQS or S3 fails by itself, before or after it took effect."""
 
@@ -57,12 +60,13 @@ class Chaos:
         self.draining: set[int] = set()
         self.drained: list[float] = []
         self.engines: list[Engine] = []
+        self.dead: set[int] = set()
 
     def run(self) -> Counter[str]:
         world, plan = self.world, self.plan
         world.point_at(current(0))
         for slot in range(plan.agents):
-            self._start(slot, Engine(world, seconds=self._answer_seconds))
+            self._start(slot, self._engine())
         for group in range(plan.groups):
             world.at(self.chance.uniform(0, 600), lambda group=group: self._issue(group))  # type: ignore[misc]
         for _ in range(plan.events):
@@ -81,8 +85,12 @@ class Chaos:
         stored, announced = self.world.stored(), self.world.announced()
         whole = set(range(SAMPLES))
         groups = range(self.plan.groups)
-        self.counts["lost"] = sum(stored.get(group) != whole for group in groups)
-        self.counts["silent"] = sum(announced.get(group) != whole for group in groups)
+        # A prompt that the trainer drops without a fault of its own is as lost as any.
+        guilty = self.dead & set(range(self.plan.poisons))
+        self.counts["lost"] = sum(stored.get(group) != whole for group in groups if group not in guilty)
+        self.counts["silent"] = sum(announced.get(group) != whole for group in groups if group not in guilty)
+        self.counts["buried"] = len(guilty)
+        self.counts["poisons"] = self.plan.poisons
         self.counts["untrue"] = sum(engine.met_half_loaded for engine in self.engines)
         self.counts["foreign"] = len(set(stored) - set(groups))
         self.counts["delivered again"] = self.world.sqs.delivered_again
@@ -110,10 +118,28 @@ class Chaos:
         self.engines.append(engine)
         self.agents[slot] = agent
 
+    def _engine(self) -> Engine:
+        engine = Engine(self.world, seconds=self._answer_seconds)
+        ask = engine.ask
+
+        def fragile(effect: Generate, answer: Callable[[Event], None]) -> None:
+            ask(effect, answer)
+            if effect.payload.group < self.plan.poisons:
+                self.world.at(self.chance.uniform(0.1, 0.4), lambda: self._end(engine, effect.request_id))
+
+        engine.ask = fragile  # type: ignore[method-assign]
+        return engine
+
+    def _end(self, engine: Engine, request_id: str) -> None:
+        if request_id in engine.asked:
+            self.counts["poisoned engine"] += 1
+            engine.die()
+            self.world.at(self.chance.uniform(5, 90), engine.restart)
+
     def _replace(self, slot: int, agent: Agent, *, node: bool) -> None:
         """A new pod on a new node, or a restarted container beside an engine that went on."""
         self._count_outcomes(agent)
-        engine = Engine(self.world, seconds=self._answer_seconds) if node else agent.engine
+        engine = self._engine() if node else agent.engine
         self.agents[slot] = None
         self.world.at(self.chance.uniform(1, 120), lambda: self._start(slot, engine))
 
@@ -199,16 +225,11 @@ class Chaos:
         self.world.issue(group, samples=SAMPLES)
 
     def _bury(self) -> None:
-        """Dead letters are the trainer's to answer: here it issues the group again."""
-        dead = self.world.sqs.queue(QUEUES.dead_letters)
-        for number, message in list(dead.messages.items()):
-            letter = protocol.decode(DeadLetter, message.body)
-            again = TaskMessage(
-                run=letter.run, attempt=letter.attempt, group=letter.group, key=letter.key, version_min=0, issue=1
-            )
-            self.world.sqs.send(QUEUES.tasks, protocol.encode(again))
-            del dead.messages[number]
-            self.counts["dead letters"] += 1
+        """The trainer drops the prompt of a dead letter for good."""
+        letters = self.world.sqs.queue(QUEUES.dead_letters).messages
+        for message in letters.values():
+            self.dead.add(protocol.decode(DeadLetter, message.body).group)
+        letters.clear()
         self.world.at(30.0, self._bury)
 
 
@@ -229,6 +250,7 @@ def summary(total: Counter[str]) -> str:
     return (
         f"runtime: {total['issued']} tasks in {total['worlds']} worlds, {interrupted} agents interrupted "
         f"({total['kill'] + total['agent crash']} killed), {total['engine crash']} engine crashes, "
+        f"{total['poisoned engine']} more by {total['poisons']} tasks of which {total['buried']} are buried, "
         f"{total['failed calls']} failed calls, {total['returned']} tasks returned, "
         f"{total['delivered again']} delivered again, {total['stored by another first']} samples stored by another first, "
         f"lost = {total['lost'] + total['silent']}"
@@ -240,8 +262,9 @@ def main() -> None:
     parser.add_argument("--worlds", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--groups", type=int, default=200)
+    parser.add_argument("--poisons", type=int, default=2, help="groups of each world that end engines (default: 2)")
     arguments = parser.parse_args()
-    total = run(arguments.worlds, Plan(seed=arguments.seed, groups=arguments.groups))
+    total = run(arguments.worlds, Plan(seed=arguments.seed, groups=arguments.groups, poisons=arguments.poisons))
     print(summary(total))
     print(json.dumps(dict(sorted(total.items()))))
     raise SystemExit(1 if total["lost"] + total["silent"] + total["foreign"] + total["untrue"] else 0)

@@ -10,7 +10,7 @@ import pytest
 
 from moerl_runtime import protocol
 from moerl_runtime.agent import effects as do
-from moerl_runtime.agent.settings import company
+from moerl_runtime.agent.settings import GIVE_BACK_DELAY_SECONDS, company
 from moerl_runtime.protocol import DeadLetter
 from tests.images.runtime.agent.simulation import QUEUES, SETTINGS, Agent, Engine, World, current
 
@@ -162,8 +162,10 @@ def test_a_task_is_not_alone_with_requests_that_nobody_wants_any_more() -> None:
     assert {asked.effect.payload.group for asked in engine.asked.values()} == {0}
     engine.stuck = False
     engine.abort_all()
-    world.run_for(2)
-    assert {asked.effect.payload.group for asked in engine.asked.values()} == {1}
+    world.run(
+        lambda: {asked.effect.payload.group for asked in engine.asked.values()} == {1},
+        limit_seconds=GIVE_BACK_DELAY_SECONDS + 5,
+    )
 
 
 def test_alone_in_an_engine_that_ends_is_an_own_failure_and_in_company_is_none() -> None:
