@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from infra.config.faults import EnvironmentFault
@@ -33,6 +34,7 @@ from infra.local.kubernetes.processes import ProcessFault
 from infra.local.kubernetes.programs import ProgramsMissing
 from infra.local.kubernetes.programs import locate as locate_programs
 from infra.local.pins import fixture_image, fixture_pins
+from infra.local.processes import InUse, held
 from infra.node import use_pinned_node
 from infra.operations.lock import lock_text
 from infra.stacks.names import stack_names, toolkit_name
@@ -83,8 +85,28 @@ class Summary:
 
 
 def run(environment: str, out: Path, console: Console) -> Summary:
-    """Every step in order; the server is stopped whatever happens. The summary is written in any case."""
-    out.mkdir(parents=True, exist_ok=True)
+    """Every step in order; what it starts it stops, whatever happens. The summary is written in any case.
+
+    Raises InUse, and touches nothing, where another process works in `out` or something that is not this run's runs there.
+    """
+    with held(out):
+        _refuse_what_runs(out)
+        return _run(environment, out, console)
+
+
+def _refuse_what_runs(out: Path) -> None:
+    from infra.local.kubernetes import cluster
+
+    # Of `moerl local up`, or of a demo that was killed.
+    embedded = server.status(out / "server")
+    if embedded:
+        raise InUse(f"an embedded AWS runs there: {embedded.url}. `moerl local down --dir {out / 'server'}` ends it")
+    control_plane = cluster.status(out / "kubernetes")
+    if control_plane:
+        raise InUse(f"a control plane runs there: {control_plane.url}. `moerl local down --dir {out}` ends it")
+
+
+def _run(environment: str, out: Path, console: Console) -> Summary:
     summary = Summary(
         environment=environment,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -96,7 +118,7 @@ def run(environment: str, out: Path, console: Console) -> Summary:
     except (StepError, server.EmulatorError, EnvironmentFault) as error:
         summary.failure = str(error)
     finally:
-        server.stop(out / "server")
+        server.stop(out / "server")  # the lock says that it is this run's
         (out / "summary.json").write_text(json.dumps(asdict(summary), indent=2) + "\n", encoding="utf-8")
     return summary
 
@@ -326,7 +348,11 @@ def main(
     """Deploy an environment to the embedded AWS with the real CDK CLI, read it back, and run the smoke RL job on it."""
     console = Console()
     console.print(f"demo: {environment} to an embedded AWS on 127.0.0.1, with the real CDK CLI\n")
-    summary = run(environment, out, console)
+    try:
+        summary = run(environment, out, console)
+    except (InUse, OSError) as error:
+        Console(stderr=True).print(f"[red]not started[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        sys.exit(1)
     report(summary, out, console)
     sys.exit(0 if summary.passed else 1)
 

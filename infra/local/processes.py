@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import ipaddress
 import os
 import signal
@@ -18,6 +19,31 @@ FIRST_PORT, LAST_PORT = 15_000, 65_000
 PORTS_MIN = 1_000
 PORTS_APART = 64
 """Between the first ports of processes with successive numbers: more than one of them needs."""
+LOCK_FILE = ".lock"
+
+
+class InUse(RuntimeError):
+    """A folder that another process works in."""
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """The folder, made when absent, is this process's until the block or the process ends, however that ends.
+
+    Raises InUse, which names the process that holds it, and OSError where the folder cannot be made.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK_FILE).open("a+", encoding="ascii") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            lock.seek(0)
+            raise InUse(f"process {lock.read().strip() or 'unknown'} works in {folder}") from error
+        # The file stays when the block ends: a process that waits for its name could lock one that is removed.
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        yield
 
 
 def free_port() -> int:

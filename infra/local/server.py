@@ -75,7 +75,10 @@ def start(
         raise EmulatorError("the embedded AWS needs Linux: it proves in /proc that it listens on loopback only")
     running = status(directory)
     if running is not None:
-        raise EmulatorError(f"an emulator already runs here: pid {running.pid}, {running.url}")
+        raise EmulatorError(
+            f"an emulator already runs here: pid {running.pid}, {running.url};"
+            f" `moerl local down --dir {directory}` ends it"
+        )
     directory.mkdir(parents=True, exist_ok=True)
     port = free_port()
     log = directory / LOG_FILE
@@ -145,13 +148,20 @@ def _is_healthy(server: Server) -> bool:
 
 
 def status(directory: Path) -> Server | None:
-    """The emulator that the state file describes, or None when that process is gone."""
+    """The emulator that the state file describes, or None when that process is gone.
+
+    Raises EmulatorError for a file that describes none, and OSError for one that cannot be read.
+    """
     path = directory / STATE_FILE
     try:
-        fields = json.loads(path.read_text())
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        server = Server(**{**fields, "log": Path(fields["log"]), "state_file": path})
     except FileNotFoundError:
         return None
-    server = Server(**{**fields, "log": Path(fields["log"]), "state_file": path})
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise EmulatorError(
+            f"{path} is damaged: {error}. End what `pgrep -f infra.local.emulator` shows of it, and remove the file."
+        ) from error
     return server if _is_same_process(server) else None
 
 

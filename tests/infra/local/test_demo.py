@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from infra.local.kubernetes import cluster, fleet
 from infra.local.kubernetes.api import ApiFault
 from infra.local.kubernetes.processes import ProcessFault
 from infra.local.kubernetes.programs import Programs
+from infra.local.processes import held
 from k8s.render import Rendered
 from tests.shipped import plan_of
 
@@ -57,3 +59,47 @@ def test_logs_of_a_failed_start_are_named(place: Any, tmp_path: Path, monkeypatc
     monkeypatch.setattr(fleet, "start", start)
     with pytest.raises(demo.StepError, match=f"etcd exited with 1; logs in {tmp_path / 'kubernetes' / 'logs'}"):
         place()
+
+
+def stopped(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Folders whose server is stopped."""
+    folders: list[Path] = []
+    monkeypatch.setattr(demo.server, "stop", lambda folder: folders.append(folder))
+    return folders
+
+
+def demo_in(out: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """Exit code and standard error of a demo."""
+    with pytest.raises(SystemExit) as ended:
+        demo.main("starter-p5en", out)
+    return int(ended.value.code or 0), capsys.readouterr().err
+
+
+def test_a_second_demo_says_which_one_runs_and_touches_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "_steps", lambda *_: pytest.fail("a step was taken"))
+    ended = stopped(monkeypatch)
+    (tmp_path / "summary.json").write_text("the first one's", encoding="utf-8")
+    with held(tmp_path):
+        code, said = demo_in(tmp_path, capsys)
+    assert (code, said) == (1, f"not started process {os.getpid()} works in {tmp_path}\n")
+    assert ended == []
+    assert (tmp_path / "summary.json").read_text(encoding="utf-8") == "the first one's"
+
+
+@pytest.mark.parametrize(
+    ("module", "folder"), [(demo.server, "server"), (cluster, "kubernetes")], ids=["emulator", "control plane"]
+)
+def test_a_demo_stops_nothing_that_another_command_started(
+    module: Any, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "_steps", lambda *_: pytest.fail("a step was taken"))
+    ended = stopped(monkeypatch)
+    up = SimpleNamespace(url="http://127.0.0.1:7")
+    monkeypatch.setattr(module, "status", lambda asked: up if asked == tmp_path / folder else None)
+    code, said = demo_in(tmp_path, capsys)
+    assert code == 1
+    assert "http://127.0.0.1:7. `moerl local down --dir" in said
+    assert ended == []
+    assert not (tmp_path / "summary.json").exists()

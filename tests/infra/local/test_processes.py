@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 from itertools import cycle
 from pathlib import Path
 
 import pytest
 
 from infra.local import processes
+
+from .conftest import ROOT
 
 KERNELS = 32_768
 
@@ -39,3 +44,26 @@ def test_processes_that_run_at_once_begin_at_places_of_their_own() -> None:
 
 def test_a_kernel_that_hands_out_nearly_all_ports_leaves_no_others() -> None:
     assert sorted(processes.ports(1, 1_024)) == list(range(processes.FIRST_PORT, processes.LAST_PORT))
+
+
+HOLD = (
+    "import sys; from pathlib import Path; from infra.local.processes import held\n"
+    "with held(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+)
+
+
+def test_a_folder_is_held_by_one_process_which_is_named_and_given_up_when_it_is_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    with subprocess.Popen(  # noqa: S603 - this interpreter
+        [sys.executable, "-c", HOLD, str(folder)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(processes.InUse, match=f"process {holder.pid} works in {folder}$"), processes.held(folder):
+            pass
+        holder.kill()
+        holder.wait()
+        with processes.held(folder):
+            assert (folder / processes.LOCK_FILE).read_text(encoding="ascii") == f"{os.getpid()}\n"
+    with processes.held(folder):
+        pass
