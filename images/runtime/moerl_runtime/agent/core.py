@@ -28,6 +28,7 @@ from moerl_runtime.agent.settings import (
     COUNT_SECONDS,
     DEPTH_SECONDS,
     GIVE_BACK_SECONDS,
+    HEAR_SECONDS,
     PROBE_SECONDS,
     RETRY_SECONDS,
     START_PROBE_SECONDS,
@@ -103,7 +104,7 @@ class Core:
         """The first effects."""
         self._agenda.now = now
         self._probe()
-        for name in ("current", "extend", "depth", "report"):
+        for name in ("current", "extend", "depth", "report", "hear"):
             self._agenda.later(0.0, do.Due(name))
         return self.due(now)
 
@@ -150,7 +151,7 @@ class Core:
             case do.TaskRead():
                 self.tasks.read(event)
             case do.Arrived():
-                self.tasks.arrived(event)
+                self.tasks.arrived(event, engine_up=self._engine_up)
             case do.Unanswered():
                 if event.kind == "lost":
                     self._suspected = True
@@ -213,6 +214,9 @@ class Core:
                 if self._drain is None and self.settings.takes_tasks:
                     self.weights.look()
                 self._agenda.later(self.settings.current_seconds, do.Due("current"))
+            case "hear":
+                self.weights.hear()
+                self._agenda.later(HEAR_SECONDS, do.Due("hear"))
             case "extend":
                 self.tasks.extend()
                 self._agenda.later(self.settings.lease_seconds / 8, do.Due("extend"))

@@ -381,8 +381,8 @@ class Reported:
 
     member: int
     brought: Current | None
-    engine: bool = True
-    """Whether its part of the engine is up."""
+    engine: bool | None = True
+    """Whether its part of the engine is up. None: it has just been started itself and has not looked yet."""
     reason: str | None = None
 
 

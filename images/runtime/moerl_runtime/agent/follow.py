@@ -78,7 +78,7 @@ class Follower:
         self._clock, self._log = clock, log
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._stopped = threading.Event()
-        self._engine = False
+        self._engine: bool | None = None
         self._brought: Current | None = None
         self._reason: str | None = None
         self._notice: Notice | None = None
@@ -93,7 +93,7 @@ class Follower:
 
     @property
     def ready(self) -> bool:
-        return self._engine and self._clock() - self._heard_seconds < AWAY_SECONDS
+        return self._engine is True and self._clock() - self._heard_seconds < AWAY_SECONDS
 
     def run(self) -> int:
         """Until it is told to stop: exit code 0. A notice alone does not end it; the leader drains, and the pods go."""

@@ -43,8 +43,8 @@ class Report:
     """Body of a report."""
 
     member: int
-    engine: bool
-    """Whether the follower's own part of the engine is up."""
+    engine: bool | None
+    """Whether the follower's own part of the engine is up; None before its first look."""
     brought: Current | None
     notice: Notice | None = None
     reason: str | None = None
@@ -99,7 +99,7 @@ def read_report(body: bytes, group_size: int) -> Report:
     """Raises InputFault for anything but a report of a pod of this group."""
     written = _object(body, {"member", "engine", "brought", "notice", "reason"})
     brought, notice, reason = written["brought"], written["notice"], written["reason"]
-    if not isinstance(written["engine"], bool) or not (reason is None or isinstance(reason, str)):
+    if not isinstance(written["engine"], bool | None) or not isinstance(reason, str | None):
         raise InputFault("report", written, "has fields of another type", "Run all pods of a group from one image.")
     return Report(
         member=_member(written["member"], group_size),

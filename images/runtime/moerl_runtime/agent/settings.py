@@ -21,6 +21,10 @@ POLL_SLACK_SECONDS = 5.0
 CURRENT_SECONDS = 5.0
 PROBE_SECONDS = 5.0
 DEPTH_SECONDS = 15.0
+HEAR_SECONDS = 5.0
+SILENT_LOOKS = 3
+"""In a row without a report, before a follower counts as gone: 15 s. Followers report every 2 s; one whose agent alone is
+started again is back before."""
 LEASE_TOTAL_SECONDS = 11.5 * 3600
 """SQS ends a lease 12 h after its receive whatever is done; this much is used."""
 WORK_SHARE = 0.6

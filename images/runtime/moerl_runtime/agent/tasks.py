@@ -67,10 +67,16 @@ class Tasks:
             self.poll_ends_seconds = self._agenda.now + self._settings.poll_seconds + POLL_SLACK_SECONDS
             self._agenda.do(do.Receive(most=min(free, BATCH), wait_seconds=self._settings.poll_seconds))
 
-    def arrived(self, event: do.Arrived) -> None:
+    def arrived(self, event: do.Arrived, *, engine_up: bool) -> None:
+        """A long poll may outlive the engine, and then brings what was just given back: that is for somebody else."""
         self.receiving = False
-        for received in event.messages:
-            self._take(received, event.asked_seconds)
+        taken = [self._take(received, event.asked_seconds) for received in event.messages]
+        new = [lease for lease in taken if lease is not None]
+        if engine_up:
+            for lease in new:
+                self._place(lease)
+        else:
+            self.give_back(new)
 
     def place_again(self) -> None:
         """After a look at current.json or a reload: those that wait, and those that are void now."""
@@ -217,7 +223,8 @@ class Tasks:
         if self._ledger.leases.pop(number, None) is not None:
             self._metrics.add(TASKS, outcome=outcome)
 
-    def _take(self, received: Received, asked_seconds: float) -> None:
+    def _take(self, received: Received, asked_seconds: float) -> Lease | None:
+        """The new lease, where there is one."""
         try:
             message = _message(received.body)
         except InputFault as fault:
@@ -227,12 +234,10 @@ class Tasks:
             self._agenda.do(
                 do.GiveBack((), (receipt,), FOREIGN_DELAY_SECONDS) if foreign else do.Bury(receipt, received.body)
             )
-            return
+            return None
         delivery = Receipt(asked_seconds, asked_seconds + self._settings.lease_seconds)
         fresh = received.receive_count == 1 and not (message.issue or message.failures or message.crashes)
-        lease = self._ledger.add(message, received.receipt, delivery, now=self._agenda.now, fresh=fresh)
-        if lease is not None:
-            self._place(lease)
+        return self._ledger.add(message, received.receipt, delivery, now=self._agenda.now, fresh=fresh)
 
     def _place(self, lease: Lease) -> None:
         """Begins a task, or says why not: drained, void, or waiting for a look at current.json or for weights."""

@@ -19,7 +19,13 @@ from pathlib import Path
 from moerl_runtime.agent import effects as do
 from moerl_runtime.agent.agenda import Agenda
 from moerl_runtime.agent.ledger import Ledger
-from moerl_runtime.agent.settings import BAD_WEIGHTS_SECONDS, REFETCH_SECONDS, Settings
+from moerl_runtime.agent.settings import (
+    BAD_WEIGHTS_SECONDS,
+    HEAR_SECONDS,
+    REFETCH_SECONDS,
+    SILENT_LOOKS,
+    Settings,
+)
 from moerl_runtime.metrics import Metrics
 from moerl_runtime.protocol import Attempt, Current
 
@@ -104,7 +110,9 @@ class Weights:
         self.loaded: Loaded | None = None
         self.reload: Reload | None = None
         self.members: dict[int, do.Reported] = {}
-        """The last report of every follower."""
+        """The last report of every follower that is heard."""
+        self._unheard: dict[int, int] = {}
+        """Looks since then, by its number."""
         self.touched = touched
         """Something was loaded since the engine's process began. A load that failed leaves the engine's first tag on weights
         that are not its first any more, so the tag alone is not believed then."""
@@ -146,7 +154,7 @@ class Weights:
 
     def complete_group(self) -> bool:
         """Whether every follower is there, with its part of the engine."""
-        return sum(report.engine for report in self.members.values()) >= self._settings.group_size - 1
+        return sum(report.engine is True for report in self.members.values()) >= self._settings.group_size - 1
 
     # --- current.json ---
 
@@ -208,7 +216,9 @@ class Weights:
         before = self.members.get(event.member)
         if before is None or event.reason:
             self._log(f"pod {event.member} of the group: {event.reason or 'is there'}")
-        self.members[event.member] = event
+        if event.engine is None and before is not None:
+            event = replace(event, engine=before.engine)
+        self.members[event.member], self._unheard[event.member] = event, 0
         if before is not None and before.engine and not event.engine:
             self.lost = f"its part on pod {event.member} is gone"
         reload = self.reload
@@ -218,6 +228,19 @@ class Weights:
             self.reload = None  # a node that cannot have it any more shall bring the newest
         else:
             self._swap_if_gathered(reload)
+
+    def hear(self) -> None:
+        """To be called each HEAR_SECONDS. Looks are counted and not seconds: a process that stood still itself has heard nobody.
+
+        A node that is gone says nothing more, and the engine waits for it: it answers its probes and no request."""
+        for member, report in list(self.members.items()):
+            self._unheard[member] += 1
+            if self._unheard[member] <= SILENT_LOOKS:
+                continue
+            del self.members[member]
+            self._log(f"pod {member} of the group is silent for {SILENT_LOOKS * HEAR_SECONDS:g} s")
+            if report.engine:
+                self.lost = f"its part on pod {member} is silent"
 
     def drain(self) -> None:
         """What has not reached the engine is not begun; a pause ends, for requests that it holds can be neither finished

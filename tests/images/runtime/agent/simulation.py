@@ -17,6 +17,7 @@ from moerl_runtime import protocol
 from moerl_runtime.agent import effects as do
 from moerl_runtime.agent.core import Core
 from moerl_runtime.agent.exported import METRICS
+from moerl_runtime.agent.follow import REPORT_SECONDS
 from moerl_runtime.agent.settings import Settings
 from moerl_runtime.agent.states import State
 from moerl_runtime.agent.weights import tag_of
@@ -405,6 +406,27 @@ class Agent:
 
     def _log(self, line: str) -> None:
         self.world.logs.append(f"{self.world.now:9.2f} {self.name}: {line}")
+
+
+class Member:
+    """A follower of the agent's group: says every two seconds what it said last."""
+
+    def __init__(self, world: World, agent: Agent, member: int = 1) -> None:
+        self.world, self.agent, self.member = world, agent, member
+        self.last: do.Reported | None = None
+        self._repeat()
+
+    def say(self, brought: Current | None = None, *, engine: bool | None = True, reason: str | None = None) -> None:
+        self.last = do.Reported(self.member, brought, engine, reason)
+        self.agent.tell(self.last)
+
+    def fall_silent(self) -> None:
+        self.last = None
+
+    def _repeat(self) -> None:
+        if self.last is not None:
+            self.agent.tell(self.last)
+        self.world.at(REPORT_SECONDS, self._repeat)
 
 
 def current(version: int = 0, *, attempt: int = 1, run: str = "run") -> Current:

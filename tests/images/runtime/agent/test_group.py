@@ -58,6 +58,12 @@ def test_a_report_reaches_the_core_and_is_answered_with_what_to_bring(leader: tu
     assert made.told == [do.Reported(2, current(0), True, "it takes time")]
 
 
+def test_a_follower_that_has_not_looked_at_its_engine_says_so(leader: tuple[Leader, str]) -> None:
+    made, url = leader
+    group.report(url, Report(member=1, engine=None, brought=None))
+    assert made.told == [do.Reported(1, None, None)]
+
+
 def test_a_notice_of_a_follower_reaches_the_core_with_its_report(leader: tuple[Leader, str]) -> None:
     made, url = leader
     notice = Notice(reason="spot", text="{}")
@@ -270,6 +276,14 @@ def test_an_engine_that_hangs_holds_up_no_notice(running: Running) -> None:
     running.follower.tell(notice)
     running.line.until(notice=notice)
     let_go.set()
+
+
+def test_a_follower_that_is_started_again_does_not_call_its_engine_lost(running: Running) -> None:
+    """It cannot know yet, and the leader would end the work of the whole engine."""
+    assert running.line.reports.get(timeout=PATIENCE_SECONDS).engine is None
+    while (found := running.line.reports.get(timeout=PATIENCE_SECONDS).engine) is None:
+        pass
+    assert found is True
 
 
 def test_a_lost_engine_is_reported(running: Running) -> None:

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from moerl_runtime import protocol
 from moerl_runtime.agent import effects as do
 from moerl_runtime.agent.core import BROKEN
+from moerl_runtime.agent.settings import HEAR_SECONDS, SILENT_LOOKS
 from moerl_runtime.agent.states import State
 from moerl_runtime.agent.weights import Step, tag_of, version_of
 from moerl_runtime.protocol import Attempt, Current
-from tests.images.runtime.agent.simulation import BASE, QUEUES, SETTINGS, Agent, Engine, World, current
+from tests.images.runtime.agent.simulation import BASE, QUEUES, SETTINGS, Agent, Engine, Member, World, current
 from tests.images.runtime.agent.test_serving import outcomes, sample_of, served
 
 
@@ -262,7 +264,7 @@ def test_an_engine_that_dies_in_a_load_is_nobodys_failure(world: World) -> None:
     world.run_for(5)
     engine.die()
     world.run_for(30)
-    assert outcomes(agent) == {"returned": 1}
+    assert outcomes(agent) == {"returned": 2}, "the second time by the long poll that was open"
     assert agent.core.state is State.STARTING
 
 
@@ -282,21 +284,22 @@ def test_a_probe_that_a_reload_overtook_says_nothing(world: World) -> None:
 def test_a_group_serves_when_every_pod_is_there_and_loads_when_every_node_has_the_version(world: World) -> None:
     engine = Engine(world)
     agent = Agent(world, engine, settings=replace(SETTINGS, group_size=3))
+    members = {number: Member(world, agent, number) for number in (1, 2)}
     world.run_for(10)
     assert agent.core.state is State.STARTING
-    agent.tell(do.Reported(1, None))
-    agent.tell(do.Reported(2, None))
+    members[1].say(None)
+    members[2].say(None)
     assert agent.core.state is State.SERVING
     world.point_at(current(1))
     world.run_for(30)
     assert agent.core.view.target == current(1)
-    agent.tell(do.Reported(1, current(1)))
+    members[1].say(current(1))
     world.run_for(5)
     assert "load" not in engine.calls
-    agent.tell(do.Reported(2, current(0)))
+    members[2].say(current(0))
     world.run_for(5)
     assert "load" not in engine.calls, "a node with another version is not ready"
-    agent.tell(do.Reported(2, current(1)))
+    members[2].say(current(1))
     world.run_for(10)
     assert engine.tag == "00000100000001"
 
@@ -305,24 +308,25 @@ def test_a_group_serves_when_every_pod_is_there_and_loads_when_every_node_has_th
 def test_a_load_that_was_given_up_says_nothing_about_the_next_one(world: World, refused: bool) -> None:
     engine = Engine(world)
     agent = Agent(world, engine, settings=replace(SETTINGS, group_size=2), fetch_seconds=0.1, load_seconds=20.0)
-    agent.tell(do.Reported(1, None))
+    member = Member(world, agent)
+    member.say(None)
     world.run_for(8)
     world.point_at(current(1))
-    agent.tell(do.Reported(1, current(1)))
+    member.say(current(1))
     world.run(lambda: agent.core.weights.swapping, limit_seconds=30)
     (first,) = [effect for effect in agent.performed if isinstance(effect, do.Load)]
-    agent.tell(do.Reported(1, current(1), engine=False))
+    member.say(current(1), engine=False)
     world.point_at(current(2))
-    agent.tell(do.Reported(1, None))
+    member.say(None)
     world.run_for(9)
-    agent.tell(do.Reported(1, None, reason="version 1 was pruned"))
-    agent.tell(do.Reported(1, current(2)))
+    member.say(None, reason="version 1 was pruned")
+    member.say(current(2))
     world.run(lambda: agent.core.weights.swapping, limit_seconds=30)
     reload = agent.core.weights.reload
     assert reload is not None
     agent.tell(do.LoadRefused(first, "rolling back") if refused else do.Done(first))
     assert (reload.step, reload.restoring, agent.core.weights.broken) == (Step.LOADING, False, None)
-    agent.tell(do.Reported(1, current(2)))
+    member.say(current(2))
     world.run(lambda: agent.core.view.ready, limit_seconds=60)
     assert agent.metrics.value("moerl_agent_weight_version") == 2
 
@@ -331,13 +335,74 @@ def test_a_followers_lost_engine_is_the_groups(world: World) -> None:
     world.issue(0)
     engine = Engine(world, seconds=lambda: 100.0)
     agent = Agent(world, engine, settings=replace(SETTINGS, group_size=2))
-    agent.tell(do.Reported(1, None))
+    member = Member(world, agent)
+    member.say(None)
     world.run_for(10)
     assert agent.core.state is State.SERVING
-    agent.tell(do.Reported(1, None, engine=False))
+    member.say(None, engine=False)
     world.run_for(1)
     assert agent.core.state is State.STARTING
-    assert outcomes(agent) == {"returned": 1}
+    assert outcomes(agent) == {"returned": 2}, "the second time by the long poll that was open"
+
+
+def test_a_follower_that_falls_silent_takes_the_engine_with_it_and_no_task_is_blamed(world: World) -> None:
+    """Its node is gone: the engine waits for it, answers its probes and nothing else."""
+    world.issue(0)
+    engine = Engine(world)
+    agent = Agent(world, engine, settings=replace(SETTINGS, group_size=2))
+    member = Member(world, agent)
+    member.say()
+    engine.stuck = True
+    world.run_for(100)
+    assert agent.core.state is State.SERVING
+    member.fall_silent()
+    world.run_for(HEAR_SECONDS * (SILENT_LOOKS + 1) + 1)
+    assert agent.core.state is State.STARTING
+    assert not agent.core.view.ready
+    assert outcomes(agent) == {"returned": 2}, "the second time by the long poll that was open"
+    (message,) = world.sqs.queue(QUEUES.tasks).messages.values()
+    assert message.visible_seconds <= world.now
+    task = protocol.decode(protocol.TaskMessage, message.body)
+    assert (task.failures, task.crashes) == (0, 0)
+    world.run_for(60)
+    assert agent.core.state is State.STARTING, "without it there is no engine"
+    engine.stuck = False
+    member.say()
+    world.run(lambda: world.finished(1), limit_seconds=120)
+
+
+def test_a_followers_agent_may_be_started_again_while_its_engine_goes_on(world: World) -> None:
+    agent = Agent(world, Engine(world), settings=replace(SETTINGS, group_size=2))
+    member = Member(world, agent)
+    member.say(current())
+    world.run_for(10)
+    member.fall_silent()
+    world.run_for(HEAR_SECONDS * SILENT_LOOKS - 3)
+    member.say(None, engine=None)
+    world.run_for(10)
+    member.say(None)
+    world.run_for(10)
+    assert agent.core.state is State.SERVING
+    assert not [line for line in world.logs if "is lost" in line]
+
+
+def test_a_follower_that_has_not_looked_at_its_engine_yet_does_not_complete_the_group(world: World) -> None:
+    agent = Agent(world, Engine(world), settings=replace(SETTINGS, group_size=2))
+    member = Member(world, agent)
+    member.say(engine=None)
+    world.run_for(30)
+    assert agent.core.state is State.STARTING
+    member.say()
+    world.run_for(1)
+    assert agent.core.state is State.SERVING
+
+
+def test_a_leader_that_stood_still_itself_takes_nobody_for_silent(world: World) -> None:
+    agent = Agent(world, Engine(world), settings=replace(SETTINGS, group_size=2))
+    Member(world, agent).say()
+    world.run_for(10)
+    agent.apply(agent.core.due(world.now + 300.0))
+    assert agent.core.state is State.SERVING
 
 
 @pytest.mark.parametrize(
