@@ -1,7 +1,7 @@
 """`moerl`, the command line: reads the environment, the clock and AWS on behalf of everything below.
 
 Exit codes: 0 done, 1 AWS or a tool failed, 2 wrong input (nothing was written), 3 a bounded wait ran out,
-4 this AWS cannot do it (the embedded one builds no image).
+4 this AWS cannot do it (the embedded one runs no build), 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from infra.config.outputs import load_outputs
 from infra.config.pins import UNRESOLVED, load_pins, pins_path
 from infra.config.plan import Plan, build_plan
 from infra.config.pool_plan import PoolPlan
+from infra.interrupt import interruptible
 from infra.node import pinned_node, use_pinned_node
 from infra.operations import image as images
 from infra.operations import lock as locking
@@ -42,6 +43,8 @@ from infra.report import print_findings, print_plan
 
 T = TypeVar("T")
 IMAGE = re.compile(r"[a-z0-9][a-z0-9._:/-]*@sha256:[0-9a-f]{64}")
+ACCOUNT = re.compile(r"[0-9]{12}")
+REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-[0-9]")
 ROOT = Path(__file__).resolve().parent.parent
 OK, FAILED, WRONG_INPUT, TIMED_OUT, NOT_HERE = 0, 1, 2, 3, 4
 OUTCOMES = {FAILED: "failed", WRONG_INPUT: "wrong input", NOT_HERE: "not built here"}
@@ -152,6 +155,12 @@ def apply(
         archive(folder)
     except ApplyFault as error:
         _stop(WRONG_INPUT, error, as_json)
+    if _embedded():
+        why = (
+            "the embedded AWS has no container engine, so its builds apply nothing. Run this against an account, after"
+            f" `npx cdk deploy access -c environment={env}`; a cluster on this machine takes `kubectl apply -f {folder}`."
+        )
+        _stop(NOT_HERE, why, as_json)
 
     def run() -> None:
         session = _session(plan)
@@ -329,7 +338,7 @@ def pool_scale(
     env: Env,
     pool: Annotated[str, typer.Argument(metavar="POOL")],
     nodes: Annotated[int, typer.Option(help="Desired number of nodes.", min=0)],
-    timeout_minutes: Annotated[float, typer.Option(help="How long to wait for the nodes.")] = 20,
+    timeout_minutes: Annotated[float, typer.Option(help="How long to wait for the nodes.", min=0)] = 20,
     as_json: Json = False,
 ) -> None:
     """Set a pool's desired size and wait; capacity errors are shown as they come."""
@@ -368,9 +377,20 @@ def pool_scale(
                 }
             )
         if result.outcome == "timed-out":
+            if not as_json:
+                _say(err, "timed out", "yellow", _unreached(result, timeout_minutes))
             raise typer.Exit(TIMED_OUT)
 
     _attempt(run, as_json)
+
+
+def _unreached(result: pools.ScaleResult, minutes: float) -> str:
+    last, group = result.last, result.node_group
+    return (
+        f"{last.in_service} of {last.wanted} nodes of {result.pool} in service after {minutes:g} minutes. The wish for"
+        f" {last.wanted} stays set and AWS goes on trying: `moerl pool scale` with another size withdraws it. Why they do"
+        f" not come is in the activity of the Auto Scaling group of node group {group}, and what failed in its health issues."
+    )
 
 
 @pool_app.command(name="tag", epilog="Example: moerl pool tag reference-p5en rollout")
@@ -392,14 +412,28 @@ def pool_tag(env: Env, pool: Annotated[str, typer.Argument(metavar="POOL")], as_
     _attempt(run, as_json)
 
 
+def _account(value: str) -> str:
+    if not ACCOUNT.fullmatch(value):
+        raise typer.BadParameter(f"{value!r} is no account id, which has 12 digits")
+    return value
+
+
+def _region(value: str) -> str:
+    if not REGION.fullmatch(value):
+        raise typer.BadParameter(f"{value!r} is no region of AWS, such as us-west-2")
+    return value
+
+
 @local_app.command(
     epilog="Example: moerl local up && eval $(moerl local status --export)\n\n"
     "Example: moerl local up --kubernetes --env starter-p5en"
 )
 def up(
     directory: Annotated[Path, typer.Option("--dir", help="Where its state and log are kept.")] = ROOT / ".cache/local",
-    account: Annotated[str, typer.Option(help="Account id that it answers with.")] = "123456789012",
-    region: Annotated[str, typer.Option(help="Its region.")] = "us-west-2",
+    account: Annotated[
+        str, typer.Option(help="Account id that it answers with, 12 digits.", callback=_account)
+    ] = "123456789012",
+    region: Annotated[str, typer.Option(help="Its region.", callback=_region)] = "us-west-2",
     kubernetes: Annotated[
         bool,
         typer.Option("--kubernetes", help="Start a real Kubernetes control plane instead, with the nodes of --env."),
@@ -407,11 +441,22 @@ def up(
     env: Annotated[str, typer.Option("--env", help="Environment whose nodes are simulated.")] = "reference-p5en",
 ) -> None:
     """Start the embedded AWS, or a Kubernetes control plane, on free ports of 127.0.0.1."""
+    from infra.local.processes import InUse, held
+
+    try:
+        with held(directory):
+            if kubernetes:
+                _kubernetes_up(directory.resolve() / "kubernetes", env)
+            else:
+                _emulator_up(directory, account, region)
+    except (InUse, OSError) as error:
+        _say(err, "not started", "red", str(error))
+        raise typer.Exit(FAILED) from error
+
+
+def _emulator_up(directory: Path, account: str, region: str) -> None:
     from infra.local import server
 
-    if kubernetes:
-        _kubernetes_up(directory.resolve() / "kubernetes", env)
-        return
     python = ROOT / ".venv-emulator" / "bin" / "python"
     if not python.is_file():
         _say(err, "no emulator", "red", "run `make install` first, which gives it a virtual environment of its own")
@@ -435,7 +480,10 @@ def status(
     from infra.local import server
     from infra.local.kubernetes import cluster
 
-    running, control_plane = server.status(directory), cluster.status(directory / "kubernetes")
+    try:
+        running, control_plane = server.status(directory), cluster.status(directory / "kubernetes")
+    except (server.EmulatorError, OSError) as error:
+        _stop(FAILED, error, as_json)
     node = pinned_node()
     variables = server.client_environment(running, node=node) if running and node else {}
     if control_plane:
@@ -465,7 +513,10 @@ def down(
     from infra.local import server
     from infra.local.kubernetes import cluster
 
-    stopped = [server.stop(directory), cluster.stop(directory / "kubernetes")]
+    try:
+        stopped = [cluster.stop(directory / "kubernetes"), server.stop(directory)]
+    except (server.EmulatorError, OSError) as error:
+        _stop(FAILED, error, as_json=False)
     out.print("stopped" if any(stopped) else "nothing was running")
 
 
@@ -634,4 +685,4 @@ def _json(document: object) -> None:
 
 
 def main() -> None:
-    app()
+    interruptible(app)

@@ -28,6 +28,7 @@ from infra.config.faults import EnvironmentFault
 from infra.config.loader import load, locate
 from infra.config.outputs import load_outputs
 from infra.config.plan import Plan, build_plan
+from infra.interrupt import Interrupted, interruptible
 from infra.local import cdk, readback, server
 from infra.local.kubernetes.api import ApiFault
 from infra.local.kubernetes.processes import ProcessFault
@@ -117,6 +118,9 @@ def _run(environment: str, out: Path, console: Console) -> Summary:
         summary.passed = True
     except (StepError, server.EmulatorError, EnvironmentFault) as error:
         summary.failure = str(error)
+    except Interrupted:
+        summary.failure = "interrupted"
+        raise
     finally:
         server.stop(out / "server")  # the lock says that it is this run's
         (out / "summary.json").write_text(json.dumps(asdict(summary), indent=2) + "\n", encoding="utf-8")
@@ -358,4 +362,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    interruptible(lambda: typer.run(main))

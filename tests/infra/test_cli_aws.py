@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ import infra.cli as cli
 from infra.config.pins import Pins, load_pins
 from infra.local import server
 from infra.local.pins import fixture_pins
+from infra.local.processes import held
 from infra.operations.apply import ApplyFault
 from infra.operations.lock import LockError
 from infra.operations.pool import PoolError, Progress, ScaleResult
@@ -97,6 +99,10 @@ def test_a_wait_that_ran_out_exits_3_and_shows_the_capacity_error_as_aws_wrote_i
     done = moerl(*SCALE)
     assert done.exit_code == 3
     assert done.stdout == f"5 of 8 nodes in service\n  {problem}\n"
+    assert done.stderr.startswith(
+        "timed out 5 of 8 nodes of trainer in service after 20 minutes. The wish for 8 stays set"
+    )
+    assert "node group trainer-1" in done.stderr
     as_json = moerl(*SCALE, "--json")
     assert as_json.exit_code == 3
     assert json.loads(as_json.stdout) == {
@@ -149,8 +155,13 @@ def test_an_unknown_pool_is_wrong_input_and_the_pools_are_named(command: tuple[s
     assert (as_json.exit_code, json.loads(as_json.stdout)["outcome"]) == (2, "wrong input")
 
 
-def test_a_negative_size_is_refused_by_the_command_line() -> None:
-    assert moerl("pool", "scale", "p6-b200", "trainer", "--nodes", "-1").exit_code == 2
+@pytest.mark.parametrize("option", [("--nodes", "-1"), ("--timeout-minutes", "-5")], ids=["size", "wait"])
+def test_a_negative_number_is_refused_by_the_command_line(option: tuple[str, str], play: Played) -> None:
+    call = play(cli.pools, "scale", scaled("reached"))
+    done = moerl(*SCALE, *option)
+    assert done.exit_code == 2
+    assert option[0] in done.stderr
+    assert call == []
 
 
 def test_tag_shows_every_tag_that_it_wrote(play: Played) -> None:
@@ -247,7 +258,58 @@ def test_a_build_that_failed_is_a_failure_and_not_the_files_fault(play: Played, 
     assert (done.exit_code, done.stderr) == (1, "failed build x ended as FAILED\n")
 
 
+def test_an_apply_that_would_run_nothing_says_so_with_a_code_of_its_own(
+    play: Played, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "0010-x.yaml").write_text("kind: List\n", encoding="utf-8")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:4566")
+    call = play(cli, "apply_folder", None)
+    command = ("apply", "starter-p5en", "--folder", str(tmp_path))
+    done = moerl(*command)
+    assert (done.exit_code, done.stdout) == (4, "")
+    assert done.stderr.startswith(
+        "not built here the embedded AWS has no container engine, so its builds apply nothing"
+    )
+    as_json = moerl(*command, "--json")
+    assert (as_json.exit_code, json.loads(as_json.stdout)["outcome"]) == (4, "not built here")
+    assert call == []
+
+
 # --- local
+
+
+@pytest.mark.parametrize("option", [("--account", "abc"), ("--region", "nowhere")], ids=["account", "region"])
+def test_an_account_or_region_that_cannot_be_is_wrong_input(option: tuple[str, str], tmp_path: Path) -> None:
+    done = moerl("local", "up", "--dir", str(tmp_path / "state"), *option)
+    assert done.exit_code == 2
+    assert f"'{option[1]}' is no" in done.stderr
+    assert not (tmp_path / "state").exists()
+
+
+def test_up_waits_for_no_other_up_and_names_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(server, "start", lambda *_, **__: pytest.fail("it was started"))
+    with held(tmp_path):
+        for kind in ((), ("--kubernetes",)):
+            done = moerl("local", "up", "--dir", str(tmp_path), *kind)
+            assert (done.exit_code, done.stderr) == (1, f"not started process {os.getpid()} works in {tmp_path}\n")
+
+
+@pytest.mark.parametrize("verb", ["up", "status", "down"])
+def test_a_folder_that_is_a_file_is_said_in_one_line(verb: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    done = moerl("local", verb, "--dir", str(tmp_path / "file"))
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert str(tmp_path / "file") in done.stderr
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", "[" * 100_000], ids=["cut", "list", "empty", "deep"])
+@pytest.mark.parametrize("verb", ["up", "status", "down"])
+def test_a_damaged_state_file_is_named_in_one_line(verb: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / server.STATE_FILE).write_text(text, encoding="utf-8")
+    done = moerl("local", verb, "--dir", str(tmp_path))
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert f"{tmp_path / server.STATE_FILE} is damaged" in done.stderr
+    assert (tmp_path / server.STATE_FILE).read_text(encoding="utf-8") == text
 
 
 def test_status_of_nothing_fails_and_down_has_nothing_to_stop(tmp_path: Path) -> None:
