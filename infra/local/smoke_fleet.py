@@ -326,7 +326,11 @@ class Fleet:
         if time.monotonic() - self.record.began > DEADLINE_SECONDS:
             done = self.steps()
             last = done[-1].step if done else "none"
-            raise SmokeError(f"not done within {DEADLINE_SECONDS:g} s; last step {last}, see {self._out}")
+            newest = self._newest()
+            raise SmokeError(
+                f"not done within {DEADLINE_SECONDS:g} s; last step {last}, last checkpoint"
+                f" {'none' if newest is None else newest.step}, see {self._out}"
+            )
 
     def _failed(self, process: Process) -> SmokeError:
         end = tail(process.log, LOG_LINES)

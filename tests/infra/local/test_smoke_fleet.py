@@ -37,19 +37,30 @@ def test_series_are_read_by_name_and_labels() -> None:
     assert smoke_fleet.scrape(url) is None, "nobody listens any more"
 
 
-def test_a_trainer_with_nothing_to_resume_from_is_not_killed_yet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fleet:
+    """Without processes and without a complete checkpoint."""
     variables = {
         "AWS_ENDPOINT_URL": "http://127.0.0.1:1",
         "AWS_ACCESS_KEY_ID": "testing",
         "AWS_SECRET_ACCESS_KEY": "testing",
         "AWS_REGION": "us-west-2",
     }
-    fleet = Fleet(plan_of(SHIPPED[0]), tmp_path, variables, lambda _: None, Course())
-    monkeypatch.setattr(fleet, "_newest", lambda: None)
+    made = Fleet(plan_of(SHIPPED[0]), tmp_path, variables, lambda _: None, Course())
+    monkeypatch.setattr(made, "_newest", lambda: None)
+    return made
+
+
+def test_a_trainer_with_nothing_to_resume_from_is_not_killed_yet(fleet: Fleet, tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as running:
         fleet.trainers.append(Process("trainer-0", running, tmp_path / "log", ""))
         assert fleet._kill_trainer() is False
         assert fleet.trainers[0].running
         running.communicate(b"\n")
+
+
+def test_a_job_that_is_out_of_time_says_how_far_it_came(fleet: Fleet) -> None:
+    """Steps without a checkpoint are an uploader's fault."""
+    fleet.record.began -= smoke_fleet.DEADLINE_SECONDS + 1
+    with pytest.raises(smoke_fleet.SmokeError, match="last step none, last checkpoint none"):
+        fleet._check_time()
