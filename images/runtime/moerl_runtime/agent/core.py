@@ -380,6 +380,9 @@ class Core:
     def _drain_for(self, reason: str, text: str) -> None:
         if self._drain is not None:
             return
+        if self._suspected:
+            # Where an engine's end is its pod's, the stop may come before the probes that tell; what ended it has to be counted.
+            self._engine_lost("it did not answer just before a drain")
         self._log(f"drains for {reason}: {text}")
         self._metrics.add("moerl_agent_interruptions_total", reason=reason)
         self._start_drain(Turn.NOTICE)

@@ -11,6 +11,7 @@ import pytest
 from moerl_runtime import protocol
 from moerl_runtime.agent import effects as do
 from moerl_runtime.agent.settings import GIVE_BACK_DELAY_SECONDS, company
+from moerl_runtime.agent.states import State
 from moerl_runtime.protocol import DeadLetter
 from tests.images.runtime.agent.simulation import QUEUES, SETTINGS, Agent, Engine, World, current
 
@@ -166,6 +167,25 @@ def test_a_task_is_not_alone_with_requests_that_nobody_wants_any_more() -> None:
         lambda: {asked.effect.payload.group for asked in engine.asked.values()} == {1},
         limit_seconds=GIVE_BACK_DELAY_SECONDS + 5,
     )
+
+
+@pytest.mark.parametrize("after_seconds", [0.0, 0.5])
+def test_a_crash_counts_where_the_pod_is_stopped_for_it_before_a_probe_can_tell(after_seconds: float) -> None:
+    """LeaderWorkerSet ends all pods of a group whose engine has ended; uncounted, its task would end the next one."""
+    world = World()
+    world.point_at(current())
+    engine = Engine(world, seconds=lambda: 100.0)
+    world.issue(0, samples=1)
+    agent = Agent(world, engine)
+    world.run_for(5)
+    engine.die()
+    world.run_for(after_seconds)
+    assert agent.core.state is State.SERVING, "it has to be before that"
+    agent.tell(do.Stopped())
+    world.run(lambda: not agent.alive, limit_seconds=SETTINGS.drain_seconds)
+    (message,) = world.sqs.queue(QUEUES.tasks).messages.values()
+    task = protocol.decode(protocol.TaskMessage, message.body)
+    assert (task.crashes, task.failures) == (1, 1)
 
 
 def test_alone_in_an_engine_that_ends_is_an_own_failure_and_in_company_is_none() -> None:
