@@ -177,7 +177,7 @@ def test_a_trainer_node_that_is_not_ready_for_a_while_does_not_end_the_run(fleet
         fleet.bed.until("the taint", lambda: NOT_READY in _taints(fleet, node))
         # Kueue acts at once on a node that has not been ready for that long.
         with pytest.raises(TimeoutError):
-            fleet.bed.until("change", lambda: _identities(fleet.running(TRAINER)) != before, seconds=15)
+            fleet.bed.until("change", lambda: _identities(fleet.running(TRAINER)) != before, seconds=10)
         assert NOT_READY in _taints(fleet, node)
         assert not _ray_job(fleet)["spec"].get("suspend")
     fleet.bed.until("the taint gone", lambda: NOT_READY not in _taints(fleet, node))
@@ -221,7 +221,7 @@ def test_losing_a_third_of_the_spot_pool_leaves_trainer_and_other_engines_alone(
     assert _identities(fleet.running(TRAINER)) == trainer
     replace(fleet, "rollout", len(nodes))
     # A follower may outlive its leader by a moment.
-    fleet.bed.until("hit groups made anew", lambda: all(_renewed(groups[name], _groups(fleet)[name]) for name in hit))
+    fleet.bed.until("hit groups made anew", lambda: _all_renewed(fleet, groups, hit))
     fleet.wait_for_all()
     assert _identities(fleet.running(TRAINER)) == trainer
     now = _groups(fleet)
@@ -229,15 +229,12 @@ def test_losing_a_third_of_the_spot_pool_leaves_trainer_and_other_engines_alone(
 
 
 def test_a_spot_node_that_is_lost_without_notice_takes_its_engine_and_no_other(fleet: Fleet) -> None:
-    """Nobody sees its pod on the way out, so its leader may live on: an engine ends by itself when it loses a peer."""
     trainer, groups = _identities(fleet.running(TRAINER)), _groups(fleet)
     lost = sorted(groups)[-1]
     follower = max(groups[lost])
     kill(fleet, fleet.node_of(next(pod for pod in fleet.pods(ROLLOUT) if pod["metadata"]["name"] == follower)))
     replace(fleet, "rollout", 1)
-    fleet.bed.until(
-        "a new follower", lambda: _groups(fleet)[lost].get(follower, groups[lost][follower]) != groups[lost][follower]
-    )
+    fleet.bed.until("group made anew", lambda: _all_renewed(fleet, groups, {lost}))
     fleet.wait_for_all()
     now = _groups(fleet)
     assert {name for name in groups if now[name] != groups[name]} == {lost}
@@ -288,6 +285,11 @@ def _groups(fleet: Fleet) -> dict[str, dict[str, tuple[str, str]]]:
 def _renewed(before: dict[str, tuple[str, str]], now: dict[str, tuple[str, str]]) -> bool:
     """Whether all pods of a group are there again and none is the one that it was."""
     return before.keys() == now.keys() and all(before[name][0] != now[name][0] for name in before)
+
+
+def _all_renewed(fleet: Fleet, before: dict[str, dict[str, tuple[str, str]]], names: set[str]) -> bool:
+    now = _groups(fleet)
+    return all(_renewed(before[name], now.get(name, {})) for name in names)
 
 
 def _again(fleet: Fleet, pod: Object) -> Object:

@@ -30,8 +30,8 @@ def short(start_bed: Callable[[Plan], Bed]) -> Fleet:
 
 
 def test_with_one_node_short_nothing_is_admitted_and_kueue_says_why(short: Fleet) -> None:
-    reasons = short.bed.until("a reason", lambda: _reasons(short))
-    assert any("allows to fit only 15 out of 16 pod(s)" in reason for reason in reasons), reasons
+    fits = "allows to fit only 15 out of 16 pod(s)"
+    short.bed.until("the reason", lambda: any(fits in reason for reason in _reasons(short)))
     assert not _admitted(short)
     assert short.pods(TRAINER) == []
 
