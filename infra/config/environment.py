@@ -14,43 +14,46 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstrai
 from infra.catalog import Software
 from infra.catalog.ami import AmiType
 from infra.catalog.instances import EfaLayout, Transport
+from infra.config import forms
 
 PoolRole = Literal["system", "trainer", "rollout", "environment", "buffer"]
 CapacityType = Literal["on_demand", "spot", "reservation", "capacity_block"]
 Effect = Literal["NO_SCHEDULE", "NO_EXECUTE", "PREFER_NO_SCHEDULE"]
 
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]*(-[a-z0-9]+)*$", max_length=24)]
-AccountId = Annotated[str, StringConstraints(pattern=r"^[0-9]{12}$")]
-Region = Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9]$")]
-Zone = Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9][a-z]$")]
-Cidr = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}$")]
-Arn = Annotated[str, StringConstraints(pattern=r"^arn:aws[a-z-]*:iam::[0-9]{12}:(role|user)/.+$")]
-SecretArn = Annotated[
-    str, StringConstraints(pattern=r"^arn:aws[a-z-]*:secretsmanager:[a-z0-9-]+:[0-9]{12}:secret:[A-Za-z0-9/_+=.@-]+$")
-]
-ReservationId = Annotated[str, StringConstraints(pattern=r"^cr-[0-9a-f]{17}$")]
-ImageId = Annotated[str, StringConstraints(pattern=r"^ami-[0-9a-f]{8,17}$")]
-Release = Annotated[
-    str, StringConstraints(pattern=r"^1\.[0-9]{2}\.[0-9]{1,2}-20[0-9]{2}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])$")
-]
-Version = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+){1,3}$")]
-Email = Annotated[str, StringConstraints(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")]
-VulnerabilityId = Annotated[str, StringConstraints(pattern=r"^(CVE-[0-9]{4}-[0-9]{4,}|GHSA(-[0-9a-z]{4}){3})$")]
-Reason = Annotated[str, StringConstraints(min_length=10, pattern=r"^[^\n]+$")]
-CudaArch = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,2}\.[0-9]$")]
-FlagName = Annotated[str, StringConstraints(pattern=r"^[a-z][A-Za-z0-9]*(-[A-Za-z0-9]+)*$")]
+Name = Annotated[str, StringConstraints(pattern=forms.NAME.pattern, max_length=24)]
+AccountId = Annotated[str, StringConstraints(pattern=forms.ACCOUNT.pattern)]
+Region = Annotated[str, StringConstraints(pattern=forms.REGION.pattern)]
+Zone = Annotated[str, StringConstraints(pattern=forms.ZONE.pattern)]
+Cidr = Annotated[str, StringConstraints(pattern=forms.CIDR.pattern)]
+Arn = Annotated[str, StringConstraints(pattern=forms.PRINCIPAL_ARN.pattern)]
+SecretArn = Annotated[str, StringConstraints(pattern=forms.SECRET_ARN.pattern)]
+ReservationId = Annotated[str, StringConstraints(pattern=forms.RESERVATION.pattern)]
+ImageId = Annotated[str, StringConstraints(pattern=forms.IMAGE_ID.pattern)]
+Release = Annotated[str, StringConstraints(pattern=forms.RELEASE.pattern)]
+Version = Annotated[str, StringConstraints(pattern=forms.VERSION.pattern)]
+Email = Annotated[str, StringConstraints(pattern=forms.EMAIL.pattern)]
+VulnerabilityId = Annotated[str, StringConstraints(pattern=forms.VULNERABILITY.pattern)]
+Reason = Annotated[str, StringConstraints(min_length=10, pattern=forms.ONE_LINE.pattern)]
+CudaArch = Annotated[str, StringConstraints(pattern=forms.CUDA_ARCH.pattern)]
+FlagName = Annotated[str, StringConstraints(pattern=forms.FLAG.pattern, max_length=100)]
+VariableName = Annotated[str, StringConstraints(pattern=forms.VARIABLE.pattern, max_length=256)]
+Nodes = Annotated[int, Field(strict=True, ge=1, le=5000)]
+"""5,000 nodes are what Kubernetes is tested up to."""
+Ranks = Annotated[int, Field(strict=True, ge=1, le=40_000)]
+"""The GPUs of 5,000 nodes."""
+Steps = Annotated[int, Field(strict=True, ge=1, le=100_000_000)]
 
 
 class Part(BaseModel):
     """Base of every part of the file: immutable, unknown keys refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class Bootstrap(Part):
-    qualifier: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{1,10}$")] = "moerl"
+    qualifier: Annotated[str, StringConstraints(pattern=forms.QUALIFIER.pattern)] = "moerl"
     """Qualifier of the CDK bootstrap stack; `moerl` keeps this package's roles apart from others in the account."""
-    permissions_boundary: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_+=,.@-]{1,128}$")] | None = None
+    permissions_boundary: Annotated[str, StringConstraints(pattern=forms.POLICY_NAME.pattern)] | None = None
     """Name of an IAM managed policy that bounds every role created; none when absent."""
 
 
@@ -60,7 +63,7 @@ class PublicEndpoint(Part):
 
 
 class Kubernetes(Part):
-    version: Annotated[str, StringConstraints(pattern=r"^[0-9]\.[0-9]{2}$")] = Field(examples=["1.35"])
+    version: Annotated[str, StringConstraints(pattern=forms.KUBERNETES_VERSION.pattern)] = Field(examples=["1.35"])
     """Minor version of the cluster, in quotes; 1.31 is the floor."""
     node_release: Release | None = None
     """AMI release of every managed pool, for example 1.35.2-20260917; from the lock file when absent."""
@@ -110,9 +113,9 @@ Capacity = Annotated[OnDemand | Spot | Reservation | CapacityBlock, Field(discri
 
 
 class NodeRange(Part):
-    min: Annotated[int, Field(strict=True, ge=0)] = 0
+    min: Annotated[int, Field(strict=True, ge=0, le=5000)] = 0
     """Nodes that are always there."""
-    max: Annotated[int, Field(strict=True, ge=1, examples=[32])]
+    max: Nodes = Field(examples=[32])
     """Most nodes; addresses, quotas and cost are checked against it."""
 
 
@@ -144,7 +147,7 @@ class Pool(Part):
     """What runs there; exactly one trainer pool, one or more rollout pools; a system pool is implied."""
     instance_types: tuple[str, ...] = Field(min_length=1, examples=[["p5en.48xlarge"]])
     """EC2 types of one interface layout; several give Spot more to choose from."""
-    nodes: Annotated[int, Field(strict=True, ge=1)] | NodeRange = Field(examples=[16, {"min": 0, "max": 32}])
+    nodes: Nodes | NodeRange = Field(examples=[16, {"min": 0, "max": 32}])
     """A number is a fixed pool (min = desired = max); a range is scaled from outside CloudFormation."""
     capacity: Capacity = Field(examples=[{"type": "on_demand"}])
     """How the nodes are bought."""
@@ -174,11 +177,11 @@ class Pool(Part):
 
 
 class Checkpoints(Part):
-    retain_last: Annotated[int, Field(strict=True, ge=1)] = 5
+    retain_last: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 5
     """Complete checkpoints that pruning keeps."""
     scratch: Literal["fsx", "nvme"] = "nvme"
     """Where a save lands before it is uploaded: FSx for Lustre, shared by all trainer nodes, or their own NVMe."""
-    scratch_gib: Annotated[int, Field(strict=True, ge=1200)] = 19_200
+    scratch_gib: Annotated[int, Field(strict=True, ge=1200, le=2_400_000)] = 19_200
     """Size of the FSx file system, in GiB: 1200, 2400 or a multiple of 2400."""
     bucket: str | None = None
     """Adopts an existing bucket; one is created and retained when absent."""
@@ -196,15 +199,15 @@ class Kv(Part):
 
 
 class TrainerWorkload(Part):
-    tensor_parallel: Annotated[int, Field(strict=True, ge=1)] = 1
+    tensor_parallel: Ranks = 1
     """Ranks that share each layer; within a node."""
-    pipeline_parallel: Annotated[int, Field(strict=True, ge=1)] = 1
+    pipeline_parallel: Ranks = 1
     """Pipeline stages."""
-    context_parallel: Annotated[int, Field(strict=True, ge=1)] = 1
+    context_parallel: Ranks = 1
     """Ranks that share a sequence."""
-    expert_parallel: Annotated[int, Field(strict=True, ge=1)] = 1
+    expert_parallel: Ranks = 1
     """Ranks that share the experts; above a node's GPUs, tokens cross EFA."""
-    expert_tensor_parallel: Annotated[int, Field(strict=True, ge=1)] = 1
+    expert_tensor_parallel: Ranks = 1
     """Ranks that share each expert."""
     dispatcher: Literal["alltoall", "deepep", "deepep_v2"] | None = None
     """MoE token dispatcher; the software stack's own when absent."""
@@ -219,16 +222,16 @@ class TrainerWorkload(Part):
     """Further flags of the RL framework, without dashes: learning rate, batch, losses. `true` is a bare flag, `false` takes
     a default one away; flags that follow from the rest of this file are refused. `rollout-batch-size` is large enough to
     keep every engine of the pools' maximum busy when absent."""
-    variables: dict[str, str] = {}
+    variables: dict[VariableName, str] = {}
     """Extra environment variables of the trainer."""
 
 
 class RolloutWorkload(Part):
     precision: Literal["fp8", "bf16"] = "bf16"
     """Precision of the engines' weights."""
-    gpus_per_engine: Annotated[int, Field(strict=True, ge=1)] = 8
+    gpus_per_engine: Ranks = 8
     """GPUs of one SGLang engine (its tensor-parallel world)."""
-    expert_parallel: Annotated[int, Field(strict=True, ge=1)] = 1
+    expert_parallel: Ranks = 1
     """Ranks that share the experts: 1, or all GPUs of the engine."""
     backend: Literal["none", "deepep", "deepep_v2", "mooncake"] | None = None
     """All-to-all backend of the MoE layers; derived from stack and expert parallelism when absent."""
@@ -241,7 +244,7 @@ class RolloutWorkload(Part):
     """True: an engine on Spot also drains at EC2's rebalance recommendation, and is idle until its node is replaced. False
     leaves that to EKS, which starts a replacement first and then drains the node, and with it the agent. At a Spot notice
     agents drain either way."""
-    variables: dict[str, str] = {}
+    variables: dict[VariableName, str] = {}
     """Extra environment variables of the engines."""
 
 
@@ -254,9 +257,9 @@ class Workload(Part):
     """Secrets Manager secret with the hub token that a gated model needs; the prepare job alone reads it."""
     trainer: TrainerWorkload = TrainerWorkload()
     rollout: RolloutWorkload = RolloutWorkload()
-    steps: Annotated[int, Field(strict=True, ge=1, examples=[1000])]
+    steps: Steps = Field(examples=[1000])
     """Training steps of the run."""
-    save_interval: Annotated[int, Field(strict=True, ge=1, examples=[20])]
+    save_interval: Steps = Field(examples=[20])
     """Steps between checkpoints; at most `steps`."""
     load: str | None = None
     """Checkpoint path to resume from; must equal the save path, which the Plan sets, when given."""
@@ -286,7 +289,7 @@ class Alerts(Part):
 
 
 class Budget(Part):
-    monthly_usd: Annotated[float, Field(gt=0)] = Field(examples=[2500000])
+    monthly_usd: Annotated[float, Field(gt=0, le=1_000_000_000)] = Field(examples=[2500000])
     """Spending per month at which people are told; nothing is stopped."""
 
 

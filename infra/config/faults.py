@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from yaml import ScalarNode
+from yaml.resolver import Resolver
+
 Severity = Literal["fault", "warning"]
+SHOWN_CHARACTERS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +31,7 @@ class Finding:
     def text(self, path: str) -> str:
         """`FILE:LINE: key: value, why. fix [rule]`, one line, whatever the file holds."""
         where = path if self.line is None else f"{path}:{self.line}"
-        line = f"{where}: {self.key}: {_shown(self.value)}, {self.why}. {self.fix} [{self.rule}]"
+        line = f"{where}: {cut(self.key)}: {shown(self.value)}, {self.why}. {self.fix} [{self.rule}]"
         return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in line)
 
     def document(self) -> dict[str, object]:
@@ -35,8 +39,8 @@ class Finding:
         return {
             "rule": self.rule,
             "severity": self.severity,
-            "key": self.key,
-            "value": _shown(self.value),
+            "key": cut(self.key),
+            "value": shown(self.value),
             "why": self.why,
             "fix": self.fix,
             "line": self.line,
@@ -53,9 +57,30 @@ class EnvironmentFault(Exception):
         super().__init__("\n".join(finding.text(path) for finding in faults))
 
 
-def _shown(value: object) -> str:
+def count(number: int, what: str) -> str:
+    """`1 fault`, `2 faults`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def cut(text: str) -> str:
+    """The text, or its beginning and its length where nobody would read on."""
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}... ({len(text)} characters)"
+
+
+def shown(value: object) -> str:
+    """A value as the file has it, on one line: quotes where YAML needs them to read a text, or where there is nothing."""
+    if isinstance(value, list | tuple | set | frozenset):
+        return cut("[" + ", ".join(shown(item) for item in value) + "]")
     if value is None:
         return "nothing"
-    if isinstance(value, list | tuple | set | frozenset):
-        return "[" + ", ".join(_shown(item) for item in value) + "]"
-    return str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str) and _reads_as_another(value):
+        return f"'{cut(value)}'"
+    return cut(str(value))
+
+
+def _reads_as_another(text: str) -> bool:
+    if text != text.strip():
+        return True
+    return Resolver().resolve(ScalarNode, text, (True, False)) != "tag:yaml.org,2002:str"

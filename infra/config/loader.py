@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticUndefined
 
 from infra.catalog import CATALOG, Catalog
+from infra.config.documents import Key, dotted, is_file, line_of, parse, read
 from infra.config.environment import Environment
-from infra.config.faults import EnvironmentFault, Finding
+from infra.config.faults import EnvironmentFault, Finding, cut
 from infra.config.pins import UNRESOLVED, Pins, load_pins, pins_path
 from infra.config.rules import check
-
-Key = tuple[str | int, ...]
+from infra.config.shapes import clause
 
 ENVIRONMENTS = Path("environments")
+Judge = Callable[[Environment, Pins], Iterable[Finding]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +42,11 @@ def locate(name_or_path: str, root: Path) -> Path:
     direct = Path(name_or_path)
     named = root / ENVIRONMENTS / f"{name_or_path}.yaml"
     for candidate in (direct, named):
-        if candidate.is_file():
+        if is_file(candidate):
             return candidate
     known = sorted(file.stem for file in (root / ENVIRONMENTS).glob("*.yaml") if not file.stem.endswith(".lock"))
     raise EnvironmentFault(
-        name_or_path,
+        cut(name_or_path),
         (
             Finding(
                 rule="file.exists",
@@ -60,118 +61,104 @@ def locate(name_or_path: str, root: Path) -> Path:
     )
 
 
-def load(path: Path, catalog: Catalog = CATALOG, *, pins: Pins | None = None) -> Loaded:
+def load(path: Path, catalog: Catalog = CATALOG, *, pins: Pins | None = None, further: Judge | None = None) -> Loaded:
     """Read, type and judge one environment file; `pins` default to the lock file beside it.
+
+    `further` judges what passed every rule, for checks that this package may not import.
 
     Raises EnvironmentFault carrying every finding when at least one is a fault.
     """
     pins = load_pins(pins_path(path)) if pins is None else pins
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise EnvironmentFault(str(path), (_not_yaml(f"byte {error.start} is not UTF-8", None),)) from error
-    return load_text(text, str(path), catalog, pins=pins)
+    return load_text(read(path), str(path), catalog, pins=pins, further=further)
 
 
-def load_text(text: str, path: str, catalog: Catalog = CATALOG, *, pins: Pins = UNRESOLVED) -> Loaded:
+def load_text(
+    text: str, path: str, catalog: Catalog = CATALOG, *, pins: Pins = UNRESOLVED, further: Judge | None = None
+) -> Loaded:
     """`load` for text already read; `path` only names it in messages."""
-    parsed = _parse(text, path)
-    environment, findings = _typed(parsed.document)
+    parsed = parse(text, path)
+    environment, findings, whole = _typed(parsed.value)
     if environment is not None:
-        findings += check(environment, catalog, pins)
-    located = tuple(replace(finding, line=_line(parsed.lines, finding.key)) for finding in findings)
+        judged = check(environment, catalog, pins)
+        if further is not None and whole and not any(finding.severity == "fault" for finding in judged):
+            judged += further(environment, pins)
+        findings += judged
+    located = tuple(replace(finding, line=line_of(parsed.lines, finding.key)) for finding in findings)
     everything = (*parsed.faults, *located)
     if environment is None or any(finding.severity == "fault" for finding in everything):
         raise EnvironmentFault(path, everything)
     return Loaded(path, environment, pins, everything)
 
 
-class _Parsed(NamedTuple):
-    document: Any
-    lines: Mapping[str, int]
-    """By dotted key; the whole document is "".
-    """
-    faults: tuple[Finding, ...]
+class _Typed(NamedTuple):
+    environment: Environment | None
+    """Where the shape allows one."""
+    faults: list[Finding]
+    whole: bool
+    """Whether nothing that a rule may read was taken out."""
 
 
-def _parse(text: str, path: str) -> _Parsed:
-    """Safe YAML with the line of every key; a key written twice is a fault (YAML itself keeps the last in silence)."""
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        document = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        fault = _not_yaml(getattr(error, "problem", None) or str(error), mark.line + 1 if mark else None)
-        raise EnvironmentFault(path, (fault,)) from error
-    lines: dict[str, int] = {}
-    faults: list[Finding] = []
-
-    def walk(value: yaml.Node, at: Key, above: tuple[yaml.Node, ...] = ()) -> None:
-        lines.setdefault(_dotted(at), value.start_mark.line + 1)
-        if value in above:
-            fault = _not_yaml(f"{_dotted(at)} contains itself", value.start_mark.line + 1)
-            raise EnvironmentFault(path, (fault,))
-        if isinstance(value, yaml.MappingNode):
-            seen: dict[str, int] = {}
-            for key_node, child in value.value:
-                key, line = str(key_node.value), key_node.start_mark.line + 1
-                if key in seen:
-                    faults.append(
-                        Finding(
-                            rule="file.duplicate-key",
-                            key=_dotted((*at, key)),
-                            value=f"written on lines {seen[key]} and {line}",
-                            why="YAML would keep the last one in silence",
-                            fix="Keep one of the two.",
-                            line=line,
-                        )
-                    )
-                seen[key] = line
-                lines[_dotted((*at, key))] = line
-                walk(child, (*at, key), (*above, value))
-        elif isinstance(value, yaml.SequenceNode):
-            for index, child in enumerate(value.value):
-                walk(child, (*at, index), (*above, value))
-
-    if node is not None:
-        walk(node, ())
-    return _Parsed(document, lines, tuple(faults))
-
-
-def _not_yaml(problem: str, line: int | None) -> Finding:
-    return Finding(
-        rule="file.yaml",
-        key="file",
-        value=problem,
-        why="it is not one plain YAML document",
-        fix="Correct the YAML; tags such as !!python are never loaded.",
-        line=line,
-    )
-
-
-def _typed(document: Any) -> tuple[Environment | None, list[Finding]]:
+def _typed(document: Any) -> _Typed:
     """The Environment where the shape allows one, and the shape's faults.
 
     A file with an unknown key, a badly written value or a missing one is still judged by the rules that read none of
     these: the reader then sees every fault in one run, and none about a value that merely stood in.
     """
+    if not isinstance(document, dict):
+        return _Typed(None, [_no_mapping(document)], False)
     try:
-        return Environment.model_validate(document), []
+        return _Typed(Environment.model_validate(document), [], True)
     except ValidationError as error:
-        details = _plain(error.errors(), document)
-        faults = [_shape_fault(detail, document) for detail in details]
+        wrong = _by_key(error.errors(), document)
+    faults = [_shape_fault(key, details) for key, details in wrong.items()]
+    for narrow in (_itself, _list_around):
+        holes = {key: narrow(key, document) for key in wrong}
         try:
-            environment = Environment.model_validate(_without(document, details))
+            environment = Environment.model_validate(_without(document, holes.values()))
         except ValidationError:
-            return None, faults
-        for detail in details:
-            _forget(environment, _file_key(detail["loc"], document))
-        return environment, faults
+            continue
+        whole = True
+        for key, hole in holes.items():
+            item_alone = wrong[key][0]["type"] == "extra_forbidden" or _is_scalar_item(hole)
+            if not item_alone:
+                whole = False
+                _forget(environment, hole)
+        return _Typed(environment, faults, whole)
+    return _Typed(None, faults, False)
+
+
+def _no_mapping(document: Any) -> Finding:
+    return Finding(
+        rule="file.mapping",
+        key="file",
+        value=_brief(document),
+        why="an environment is a mapping of keys",
+        fix=f"Write at least {', '.join(_required(Environment))}, or copy a file from environments/.",
+    )
+
+
+def _itself(key: Key, document: Any) -> Key:
+    """The key, or the nearest one above that is no item of a list: taking one out would move the others."""
+    return key if isinstance(key[-1], str) else _list_around(key, document)
+
+
+def _list_around(key: Key, _document: Any) -> Key:
+    """The key, or the outermost list that holds it."""
+    return tuple(takewhile(lambda step: isinstance(step, str), key))
+
+
+def _is_scalar_item(key: Key) -> bool:
+    """Whether the key is an item of a mapping of plain values, whose items rules judge one by one."""
+    return bool(key) and any(
+        get_origin(field.annotation) is dict and not _models_in(field.annotation)
+        for model in _models_at(key[:-2])
+        if len(key) > 1 and (field := model.model_fields.get(str(key[-2]))) is not None
+    )
 
 
 def _forget(environment: Environment, key: Key) -> None:
-    """Takes the value at the key out of the Environment (the whole list or mapping where it is an item of one), so that
-    a rule which reads it stops there (`registry.findings`)."""
+    """Takes the value at the key out of the Environment (the whole mapping where it is an item of one), so that a rule
+    which reads it stops there (`registry.findings`)."""
     holder: Any = environment
     last: tuple[BaseModel, str] | None = None
     for step in key:
@@ -182,27 +169,31 @@ def _forget(environment: Environment, key: Key) -> None:
         last[0].__dict__.pop(last[1], None)
 
 
-def _plain(details: list[ErrorDetails], document: Any) -> list[ErrorDetails]:
-    """Drops the complaints of union branches that the writer plainly did not mean, and repeats of one key."""
-    keys = [_file_key(detail["loc"], document) for detail in details]
-
-    def meant(position: int) -> bool:
-        key, written = keys[position], details[position]["input"]
-        rivals = [other for index, other in enumerate(keys) if index != position]
-        if isinstance(written, dict) and details[position]["type"] in {"int_type", "literal_error", "string_type"}:
-            return not any(other[: len(key)] == key for other in rivals)
-        if details[position]["type"] == "model_type" and not isinstance(written, dict):
-            return key not in rivals
-        return key not in keys[:position]
-
-    return [detail for position, detail in enumerate(details) if meant(position)]
-
-
-def _without(document: Any, details: Iterable[ErrorDetails]) -> Any:
-    """The document without the faulty values; an item of a list takes its list with it."""
-    pruned = yaml.safe_load(yaml.safe_dump(document)) if isinstance(document, dict) else document
+def _by_key(details: Iterable[ErrorDetails], document: Any) -> dict[Key, list[ErrorDetails]]:
+    """What is wrong at each key, without the complaints of union branches that the writer plainly did not mean."""
+    wrong: dict[Key, list[ErrorDetails]] = {}
     for detail in details:
-        key = tuple(takewhile(lambda step: isinstance(step, str), _file_key(detail["loc"], document)))
+        wrong.setdefault(_file_key(detail["loc"], document), []).append(detail)
+
+    def meant(key: Key) -> bool:
+        """Not the branches for one value, where a mapping is written and another branch speaks of what is in it."""
+        branches = all(detail["type"] in {"int_type", "literal_error", "string_type"} for detail in wrong[key])
+        inside = any(len(other) > len(key) and other[: len(key)] == key for other in wrong)
+        return not (branches and inside and isinstance(wrong[key][0]["input"], dict))
+
+    return {key: _of_the_key(details) for key, details in wrong.items() if meant(key)}
+
+
+def _of_the_key(details: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Complaints about a mapping's key alone, where there are any; a number that is none before what else it is not."""
+    of_key = [detail for detail in details if detail["loc"][-1:] == ("[key]",)]
+    return of_key or sorted(details, key=lambda detail: detail["type"] != "finite_number")
+
+
+def _without(document: Any, keys: Iterable[Key]) -> Any:
+    """The document without the faulty values."""
+    pruned = _copy(document)
+    for key in keys:
         if not key:
             continue
         *parents, last = key
@@ -210,11 +201,18 @@ def _without(document: Any, details: Iterable[ErrorDetails]) -> Any:
         for step in parents:
             holder = _get(holder, step)
         if isinstance(holder, dict):
-            holder.pop(last, None)
+            holder.pop(_written(holder, last), None)
             example = _example_value(key)
             if example is not None:
                 holder[last] = example
     return pruned
+
+
+def _copy(value: Any) -> Any:
+    """Of its own at every place: an alias puts one mapping at several."""
+    if isinstance(value, dict):
+        return {key: _copy(item) for key, item in value.items()}
+    return [_copy(item) for item in value] if isinstance(value, list) else value
 
 
 def _example_value(key: Key) -> Any:
@@ -226,41 +224,47 @@ def _example_value(key: Key) -> Any:
     return None
 
 
+def _written(holder: Any, step: str | int) -> Any:
+    """The key of a mapping that a step names: YAML also has keys that are no text."""
+    return step if step in holder else next((key for key in holder if str(key) == str(step)), step)
+
+
 def _has(holder: Any, step: str | int) -> bool:
     if isinstance(holder, dict):
-        return step in holder
-    return isinstance(holder, list) and isinstance(step, int) and step < len(holder)
+        return _written(holder, step) in holder
+    return isinstance(holder, list | tuple) and isinstance(step, int) and step < len(holder)
 
 
 def _get(holder: Any, step: str | int) -> Any:
     """The value at one step of a key, None where there is none."""
-    return holder[step] if _has(holder, step) else None
+    if not _has(holder, step):
+        return None
+    return holder[_written(holder, step)] if isinstance(holder, dict) else holder[step]
 
 
-def _shape_fault(detail: ErrorDetails, document: Any) -> Finding:
-    key = _file_key(detail["loc"], document)
-    kind = detail["type"]
-    value = None if kind == "missing" else detail["input"]
-    if kind == "extra_forbidden":
-        known = _fields_at(key[:-1])
-        if str(key[-1]) in known:
-            why, fix = f"does not go with this kind of {key[-2]}", "Remove it, or choose another kind."
-        else:
-            why = "is not a key of this file"
-            fix = f"Remove it, or write one of: {', '.join(known)}." if known else "Remove it."
-    elif kind == "missing":
-        why, fix = "is required", _example(key)
-    else:
-        why, fix = f"does not fit: {_one_line(detail['msg'])}", _example(key)
-    return Finding(
-        rule=f"file.{kind.replace('_', '-')}", key=_dotted(key) or "file", value=_brief(value), why=why, fix=fix
-    )
-
-
-def _one_line(message: str) -> str:
-    """Pydantic's message as part of a sentence; it quotes what was written, whatever that holds."""
-    text = message[:1].lower() + message[1:]
-    return text if text.isprintable() else repr(text)[1:-1]
+def _shape_fault(key: Key, details: list[ErrorDetails]) -> Finding:
+    kind, value = details[0]["type"], details[0]["input"]
+    fix = _example(key)
+    match kind:
+        case "extra_forbidden":
+            known = _fields_at(key[:-1])
+            if str(key[-1]) in known:
+                why, fix = f"does not go with this kind of {key[-2]}", "Remove it, or choose another kind."
+            else:
+                why = "is not a key of this file"
+                fix = f"Remove it, or write one of: {', '.join(known)}." if known else "Remove it."
+        case "missing":
+            why, value = "is required", None
+        case "union_tag_not_found":
+            key, why, value = (*key, "type"), "is required", None
+        case "union_tag_invalid":
+            key, why, value = (*key, "type"), clause(details), value["type"]
+        case _:
+            why = clause(details)
+            if details[0]["loc"][-1:] == ("[key]",):
+                value, fix = key[-1], "Write another key."
+    rule = f"file.{kind.replace('_', '-')}"
+    return Finding(rule=rule, key=dotted(key) or "file", value=_brief(value), why=why, fix=fix)
 
 
 def _brief(value: object) -> object:
@@ -309,29 +313,32 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 def _example(key: Key) -> str:
-    for model in _models_at(key[:-1]):
-        field = model.model_fields.get(str(key[-1])) if key else None
-        if field is None:
-            continue
-        if field.examples:
-            return f"Write for example `{key[-1]}: {_inline(field.examples[0])}`."
-        if field.default is not PydanticUndefined:
-            return f"Write a value such as the default, `{key[-1]}: {_inline(field.default)}`, or leave the key out."
+    """What to write at the key, from the model: an example, the default, or what a mapping there must have."""
+    for at in (key, key[:-1]):
+        for model in _models_at(at[:-1]) if at else ():
+            field = model.model_fields.get(str(at[-1]))
+            if field is None:
+                continue
+            if field.examples:
+                return f"Write for example `{at[-1]}: {_inline(field.examples[0])}`."
+            if field.default is None or (at != key and not field.is_required()):
+                return "Correct it, or leave the key out."
+            inner = _models_in(field.annotation)
+            if isinstance(field.default, BaseModel):
+                return f"Write a mapping of {', '.join(inner[0].model_fields)}, or leave the key out."
+            if field.default is not PydanticUndefined:
+                return f"Write a value such as the default, `{at[-1]}: {_inline(field.default)}`, or leave the key out."
+            if len(inner) == 1 and get_origin(field.annotation) is not dict and _required(inner[0]):
+                return f"Write a mapping with at least {', '.join(_required(inner[0]))}."
+            break
     return "See the shipped files under environments/ for its form."
+
+
+def _required(model: type[BaseModel]) -> list[str]:
+    return [name for name, field in model.model_fields.items() if field.is_required()]
 
 
 def _inline(value: Any) -> str:
     plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
     plain = list(plain) if isinstance(plain, tuple) else plain
     return yaml.safe_dump(plain, default_flow_style=True, width=200).removesuffix("...\n").strip()
-
-
-def _dotted(key: Key) -> str:
-    return ".".join(str(step) for step in key)
-
-
-def _line(lines: Mapping[str, int], dotted: str) -> int | None:
-    """Line of the key, or of the nearest parent that stands in the file."""
-    while dotted and dotted not in lines:
-        dotted = dotted.rpartition(".")[0]
-    return lines.get(dotted)

@@ -5,28 +5,30 @@ A pin that is absent stays unresolved: renders show it, deploys refuse it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import yaml
 from pydantic import AwareDatetime, Field, StringConstraints, ValidationError
+from pydantic_core import ErrorDetails
 
 from infra.catalog.software import Software
+from infra.config import forms
+from infra.config.documents import dotted, is_file, line_of, parse, read
 from infra.config.environment import Part, Release
 from infra.config.faults import EnvironmentFault, Finding
+from infra.config.shapes import clause
 
-AddonVersion = Annotated[str, StringConstraints(pattern=r"^v[0-9]+\.[0-9]+\.[0-9]+.*-eksbuild\.[0-9]+$")]
-Revision = Annotated[str, StringConstraints(pattern=r"^(sha256:[0-9a-f]{64}|[0-9a-f]{40})$")]
-Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-ImageDigest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
+AddonVersion = Annotated[str, StringConstraints(pattern=forms.ADDON_VERSION.pattern)]
+Revision = Annotated[str, StringConstraints(pattern=forms.REVISION.pattern)]
+Sha256 = Annotated[str, StringConstraints(pattern=forms.SHA256.pattern)]
+ImageDigest = Annotated[str, StringConstraints(pattern=forms.IMAGE_DIGEST.pattern)]
 
 
 class Kubectl(Part):
     """A kubectl build in the public EKS bucket: key below s3://amazon-eks and its digest."""
 
-    key: Annotated[
-        str, StringConstraints(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+/[0-9]{4}-[0-9]{2}-[0-9]{2}/bin/linux/amd64/kubectl$")
-    ]
+    key: Annotated[str, StringConstraints(pattern=forms.KUBECTL_KEY.pattern)]
     sha256: Sha256
 
 
@@ -47,6 +49,8 @@ class Pins(Part):
     """Commits and digests that image builds need, by software stack and build argument."""
 
 
+_MISFIT = "does not fit a lock file"
+REWRITE = "Run `moerl lock ENV` to write it anew."
 UNRESOLVED = Pins()
 UNRESOLVED_TEXT = "unresolved"
 """Stands in a render where a pin is missing, so that a reader sees it and AWS refuses it."""
@@ -60,19 +64,39 @@ def pins_path(environment_path: Path) -> Path:
 def load_pins(path: Path) -> Pins:
     """The pins of a lock file; all unresolved where there is no file.
 
-    Raises EnvironmentFault when the file does not have the form that `moerl lock` writes.
+    Raises EnvironmentFault, with everything that is wrong, when the file does not have the form that `moerl lock` writes.
     """
-    if not path.is_file():
+    if not is_file(path):
         return UNRESOLVED
+    text = read(path)
     try:
-        return Pins.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
-    except (yaml.YAMLError, ValidationError) as error:
-        detail = error.errors()[0] if isinstance(error, ValidationError) else None
-        fault = Finding(
-            rule="file.lock",
-            key=".".join(str(step) for step in detail["loc"]) if detail else "file",
-            value=detail["input"] if detail else str(error),
-            why=f"does not fit a lock file: {detail['msg'] if detail else 'it is not YAML'}",
-            fix="Run `moerl lock ENV` to write it anew.",
+        document = parse(text, str(path))
+    except EnvironmentFault as refused:
+        found = tuple(
+            replace(item, rule="file.lock", why=f"{_MISFIT}: {item.why}", fix=REWRITE) for item in refused.findings
         )
-        raise EnvironmentFault(str(path), (fault,)) from error
+        raise EnvironmentFault(str(path), found) from refused
+    try:
+        pins = Pins.model_validate({} if document.value is None else document.value)
+    except ValidationError as error:
+        wrong: dict[str, list[ErrorDetails]] = {}
+        for detail in error.errors():
+            wrong.setdefault(dotted(detail["loc"]), []).append(detail)
+        misfits = tuple(_fault(key, details, line_of(document.lines, key)) for key, details in wrong.items())
+        raise EnvironmentFault(str(path), (*document.faults, *misfits)) from error
+    if document.faults:
+        raise EnvironmentFault(str(path), document.faults)
+    return pins
+
+
+def _fault(key: str, details: list[ErrorDetails], line: int | None) -> Finding:
+    kind, written = details[0]["type"], details[0]["input"]
+    said = {"extra_forbidden": "is not a key of it", "missing": "is required"}.get(kind) or clause(details)
+    return Finding(
+        rule="file.lock",
+        key=key or "file",
+        value=None if kind == "missing" else "a mapping" if isinstance(written, dict) else written,
+        why=f"{_MISFIT}: {said}",
+        fix=REWRITE,
+        line=line,
+    )

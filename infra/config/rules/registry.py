@@ -87,17 +87,39 @@ def _finding(severity: Severity, key: str, value: object, why: str, fix: str) ->
 def findings(context: Context) -> list[Finding]:
     """What every rule has to say, in registration order, each stamped with its rule's id.
 
-    A rule that reads a field which the loader has taken out, since the file has no usable value there, ends at that point.
+    A rule that reads a field which the loader has taken out, since the file has no usable value there, ends at that point,
+    and then judges the pools that lack nothing by themselves.
     """
     found: list[Finding] = []
     for identifier, judge in RULES.items():
-        try:
-            for item in judge(context):
-                found.append(replace(item, rule=identifier))
-        except AttributeError as error:
-            if not (isinstance(error.obj, Part) and error.name in type(error.obj).model_fields):
-                raise
+        said, ended = _said(judge, context)
+        pools = context.environment.__dict__.get("pools", {})
+        whole = {name: pool for name, pool in pools.items() if _is_whole(pool)}
+        if ended and len(whole) < len(pools):
+            alone = replace(context, environment=context.environment.model_copy(update={"pools": whole}))
+            about = tuple(f"pools.{name}." for name in whole)
+            said += [item for item in _said(judge, alone)[0] if item.key.startswith(about) and item not in said]
+        found += [replace(item, rule=identifier) for item in said]
     return found
+
+
+def _said(judge: Rule, context: Context) -> tuple[list[Finding], bool]:
+    """What a rule says, and whether it ended at a field that was taken out."""
+    said: list[Finding] = []
+    try:
+        said.extend(judge(context))
+    except AttributeError as error:
+        if not (isinstance(error.obj, Part) and error.name in type(error.obj).model_fields):
+            raise
+        return said, True
+    return said, False
+
+
+def _is_whole(part: object) -> bool:
+    """Whether no field of a part, or of the parts in it, was taken out."""
+    if isinstance(part, Part):
+        return type(part).model_fields.keys() <= part.__dict__.keys() and all(map(_is_whole, part.__dict__.values()))
+    return all(map(_is_whole, part)) if isinstance(part, tuple) else True
 
 
 def nodes_max(pool: Pool) -> int:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
-from infra.config.environment import Bootstrap, Checkpoints, Network, Pool
+from infra.config.environment import Bootstrap, Checkpoints, Environment, Network, Pool
+from infra.config.forms import WORDS
+from infra.config.pins import Pins
 
 S = "starter-p5en"
 
@@ -85,3 +90,26 @@ def test_egress_none_has_no_public_subnet(planned) -> None:
 def test_bootstrap_defaults_are_the_described_ones(key, words, found, planned) -> None:
     described(Bootstrap, key, words)
     assert found(planned(S))
+
+
+def schemas(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from schemas(item)
+
+
+@pytest.mark.parametrize("model", [Environment, Pins])
+def test_every_pattern_has_words_for_the_person_whose_text_does_not_fit(model: type[Environment]) -> None:
+    patterns = {found["pattern"] for found in schemas(model.model_json_schema()) if "pattern" in found}
+    keys = {key for found in schemas(model.model_json_schema()) for key in found.get("patternProperties", ())}
+    assert len(patterns) > 2
+    assert patterns | keys <= set(WORDS)
+
+
+def test_every_number_has_a_largest_value_but_a_flag_of_the_framework() -> None:
+    numbers = [
+        found for found in schemas(Environment.model_json_schema()) if found.get("type") in ("integer", "number")
+    ]
+    assert len(numbers) > 15
+    assert [found for found in numbers if "maximum" not in found] == [{"type": "integer"}, {"type": "number"}]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infra.config.faults import EnvironmentFault, Finding
+from infra.config.faults import EnvironmentFault, Finding, count, shown
 
 FOUND = Finding(rule="topic.name", key="a.b", value=("x", None, 3), why="cannot work", fix="Write y.", line=7)
 
@@ -38,3 +38,32 @@ def test_the_exception_carries_every_finding_and_prints_the_faults() -> None:
     refused = EnvironmentFault("e.yaml", (mild, FOUND))
     assert refused.findings == (mild, FOUND)
     assert str(refused) == FOUND.text("e.yaml")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("", "''"),
+        ("2", "'2'"),
+        ("true", "'true'"),
+        ("1.35", "'1.35'"),
+        (" x", "' x'"),
+        ("spot", "spot"),
+        (2, "2"),
+        (True, "true"),
+        (None, "nothing"),
+        (["1", 1, ""], "['1', 1, '']"),
+        ("x" * 100, "x" * 100),
+        ("x" * 2_000_000, "x" * 100 + "... (2000000 characters)"),
+    ],
+)
+def test_a_value_is_shown_as_the_file_has_it_and_never_whole_where_it_is_long(value, text) -> None:
+    assert shown(value) == text
+
+
+def test_a_long_key_is_cut_too() -> None:
+    assert "k" * 101 not in Finding(rule="r.n", key="k" * 5000, value=1, why="is odd", fix="Look.").text("e.yaml")
+
+
+def test_one_is_not_counted_in_the_plural() -> None:
+    assert [count(number, "fault") for number in (0, 1, 2)] == ["0 faults", "1 fault", "2 faults"]

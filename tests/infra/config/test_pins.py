@@ -84,3 +84,49 @@ def test_a_lock_of_another_form_is_refused_at_its_key(key, value, where, tmp_pat
 def test_a_lock_that_is_no_mapping_is_refused_and_no_tag_is_loaded(text, tmp_path) -> None:
     with pytest.raises(EnvironmentFault, match="does not fit a lock file"):
         load_pins(lock(tmp_path, text))
+
+
+def test_everything_that_is_wrong_in_a_lock_comes_at_once_on_its_line(tmp_path) -> None:
+    path = lock(tmp_path, "node_release: latest\nimages: {kueue: v1}\nsurprise:\n  a: 1\nsurprise: 2\n")
+    with pytest.raises(EnvironmentFault) as refused:
+        load_pins(path)
+    assert {(found.rule, found.key, found.line) for found in refused.value.findings} == {
+        ("file.lock", "node_release", 1),
+        ("file.lock", "images.kueue", 2),
+        ("file.lock", "surprise", 5),
+        ("file.duplicate-key", "surprise", 5),
+    }
+    assert "an image digest, sha256: and 64 hex digits" in str(refused.value)
+    assert "pattern" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "value"),
+    [
+        (b"[1]\n", "[1]"),
+        (b"a: \xff\n", "not UTF-8"),
+        (b"[" * 3000, "deep"),
+        (b"a: [1\n", "expected ',' or ']'"),
+        (b"{'a': {'b': 2}}\n", "a mapping"),
+    ],
+)
+def test_a_lock_of_any_content_is_refused_in_one_line_with_a_key(content, value, tmp_path) -> None:
+    path = tmp_path / "x.lock.yaml"
+    path.write_bytes(content)
+    with pytest.raises(EnvironmentFault) as refused:
+        load_pins(path)
+    (found,) = refused.value.findings
+    assert found.key
+    assert value in found.document()["value"]
+    assert "unicode string" not in found.text("x")
+    assert "\\n" not in found.text("x")
+
+
+def test_a_lock_that_may_not_be_read_is_refused(tmp_path, monkeypatch) -> None:
+    def fail(*_: object, **__: object) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    path = lock(tmp_path, LOCK)
+    monkeypatch.setattr(Path, "read_text", fail)
+    with pytest.raises(EnvironmentFault, match="Permission denied, it cannot be read"):
+        load_pins(path)

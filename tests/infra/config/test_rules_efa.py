@@ -100,7 +100,7 @@ WARNINGS = [
         S,
         {"pools.rollout.efa": False},
         "pools.rollout.efa",
-        "False",
+        "false",
         "leaves 16 EFA devices a node unused",
         "Remove",
     ),

@@ -34,7 +34,15 @@ FAULTS = [
     ("identity.tags", S, {"tags": {"aws:team": "x"}}, "tags.aws:team", "x", "aws: prefix", "another key"),
     ("identity.tags", S, {"tags": {"AWS:team": "x"}}, "tags.AWS:team", "x", "aws: prefix", "another key"),
     ("identity.tags", S, {"tags": {"k" * 129: "x"}}, f"tags.{'k' * 129}", "x", "128 characters of key", "another key"),
-    ("identity.tags", S, {"tags": {"team": "v" * 257}}, "tags.team", "v" * 257, "256 of value", "shorter value"),
+    (
+        "identity.tags",
+        S,
+        {"tags": {"team": "v" * 257}},
+        "tags.team",
+        "v" * 100 + "... (257 characters)",
+        "256 of value",
+        "shorter value",
+    ),
     *(
         ("identity.labels", S, {LABELS: {key: "x"}}, f"{LABELS}.{key}", key, "not a Kubernetes label key", "63")
         for key in ("-team", "team-", "a b", "k" * 64, "example.com/", "/team", "Example.com/team", "a/b/c")

@@ -17,7 +17,7 @@ FAULTS = [
         S,
         {"images.cuda_archs": ["10.0", "8.0"]},
         "images.cuda_archs",
-        "[10.0, 8.0]",
+        "['10.0', '8.0']",
         "lacks 9.0, which pool rollout (p5en.48xlarge) needs",
         'Add "9.0"',
     ),

@@ -71,7 +71,7 @@ FAULTS = [
         S,
         {"workload.trainer.save_optimizer": False},
         "workload.trainer.save_optimizer",
-        "False",
+        "false",
         "cannot be resumed",
         "`no_checkpoint: true`",
     ),
