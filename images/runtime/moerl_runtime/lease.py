@@ -277,7 +277,7 @@ def _begin(
 def _last_number(s3: S3Client, bucket: str, prefix: str, run: str) -> int:
     """The highest number ever used, for a lease whose object is gone: numbers only grow."""
     newest = resolve.newest_attempt(s3, bucket, prefix, run)
-    stepped = [int(name) for name in store.folders(s3, bucket, layout.steps_prefix(prefix, run))]
+    stepped = [attempt.number for attempt in resolve.stored_attempts(s3, bucket, prefix, run)]
     return max([0 if newest is None else newest.number, *stepped])
 
 

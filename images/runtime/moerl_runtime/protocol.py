@@ -28,6 +28,7 @@ from functools import cache
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from moerl_runtime import names
 from moerl_runtime.faults import InputFault
 
 PROTOCOL = 1
@@ -168,8 +169,13 @@ def task_key(attempt: Attempt, group: int) -> str:
     return f"{attempt_prefix(attempt)}tasks/{group:010d}.json"
 
 
+def stored_prefix(attempt: Attempt) -> str:
+    """Below it lie the samples of all groups."""
+    return f"{attempt_prefix(attempt)}samples/"
+
+
 def group_prefix(attempt: Attempt, group: int) -> str:
-    return f"{attempt_prefix(attempt)}samples/{group:010d}/"
+    return f"{stored_prefix(attempt)}{group:010d}/"
 
 
 def sample_key(attempt: Attempt, group: int, sample: int) -> str:
@@ -181,9 +187,17 @@ def dead_key(attempt: Attempt, group: int) -> str:
     return f"{attempt_prefix(attempt)}dead/{group:010d}.json"
 
 
-def sample_number(key: str) -> int:
-    """The sample's number in its group, from its key."""
-    return int(key.rsplit("/", 1)[1].removesuffix(".json"))
+def sample_of(attempt: Attempt, key: str) -> tuple[int, int] | None:
+    """(group, sample) of a key below `stored_prefix`; None for one that is no sample's."""
+    group_text, _, rest = key.removeprefix(stored_prefix(attempt)).partition("/")
+    group = names.number(group_text, 10, key=key)
+    sample = None if group is None else names.number(rest.removesuffix(".json"), 4, key=key)
+    if group is None or sample is None:
+        return None
+    if key != sample_key(attempt, group, sample):
+        names.pass_over(key)
+        return None
+    return group, sample
 
 
 def version_prefix(weights_prefix: str, attempt: Attempt, version: int) -> str:

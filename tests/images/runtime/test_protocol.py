@@ -131,5 +131,14 @@ def test_keys_are_in_the_order_of_their_numbers(pair: list[int]) -> None:
 
 def test_a_samples_key_tells_its_number() -> None:
     key = protocol.sample_key(Attempt(run=RUN, number=2), 11, 5)
-    assert protocol.sample_number(key) == 5
+    assert protocol.sample_of(Attempt(run=RUN, number=2), key) == (11, 5)
     assert key.startswith(protocol.group_prefix(Attempt(run=RUN, number=2), 11))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "notes.txt", "11/0005.json", "0000000011/5.json", "0000000011/0005", "0000000011/0005.json/x", "x/0005.json"],
+)
+def test_a_key_that_is_written_otherwise_is_no_samples(name: str) -> None:
+    attempt = Attempt(run=RUN, number=2)
+    assert protocol.sample_of(attempt, protocol.stored_prefix(attempt) + name) is None

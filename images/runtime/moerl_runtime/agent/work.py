@@ -216,7 +216,8 @@ def _read_task(effect: do.ReadTask, around: Around) -> do.Event:
     if effect.fresh:
         return do.TaskRead(effect.lease, payload, ())
     prefix = protocol.group_prefix(message.of, message.group)
-    numbers = [protocol.sample_number(key) for key in store.keys(around.s3, around.bucket, prefix)]
+    found = [protocol.sample_of(message.of, key) for key in store.keys(around.s3, around.bucket, prefix)]
+    numbers = [entry[1] for entry in found if entry is not None]
     sqs.send(around.sqs, around.queues.results, [_announcement(message.of, message.group, each) for each in numbers])
     return do.TaskRead(effect.lease, payload, tuple(numbers))
 

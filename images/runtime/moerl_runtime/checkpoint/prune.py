@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from moerl_runtime import lease, store
+from moerl_runtime import lease, names, store
 from moerl_runtime.checkpoint import layout, resolve
 from moerl_runtime.checkpoint.layout import Position
 from moerl_runtime.faults import InputFault
@@ -61,8 +61,7 @@ def prune(s3: S3Client, bucket: str, prefix: str, run: str, *, retain_last: int,
 
 def positions(s3: S3Client, bucket: str, prefix: str, run: str) -> Iterator[Position]:
     """Every checkpoint of the run of which anything is stored, complete or not, oldest first."""
-    for name in store.folders(s3, bucket, layout.steps_prefix(prefix, run)):
-        attempt = Attempt(run=run, number=int(name))
+    for attempt in resolve.stored_attempts(s3, bucket, prefix, run):
         for step in resolve.steps(s3, bucket, prefix, attempt):
             yield Position(attempt=attempt.number, step=step)
 
@@ -72,7 +71,11 @@ def pins(s3: S3Client, bucket: str, prefix: str, run: str) -> list[Position]:
     found = []
     for key in store.keys(s3, bucket, below):
         attempt, _, step = key.removeprefix(below).partition("-")
-        found.append(Position(attempt=int(attempt), step=int(step)))
+        # Without a fixed width: in doubt a checkpoint is kept.
+        if attempt.isdecimal() and step.isdecimal():
+            found.append(Position(attempt=int(attempt), step=int(step)))
+        else:
+            names.pass_over(key)
     return found
 
 

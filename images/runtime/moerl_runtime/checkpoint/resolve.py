@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from moerl_runtime import store
+from moerl_runtime import names, store
 from moerl_runtime.checkpoint import layout
 from moerl_runtime.checkpoint.layout import AttemptRecord, Complete, Position
 from moerl_runtime.protocol import Attempt, decode
@@ -97,10 +97,14 @@ def _complete(s3: S3Client, bucket: str, prefix: str, run: str) -> set[Position]
     below = layout.steps_prefix(prefix, run)
     found = set()
     for key in store.keys(s3, bucket, below):
-        attempt, _, rest = key.removeprefix(below).partition("/")
-        step, _, name = rest.partition("/")
-        if name == layout.COMPLETE_NAME:
-            found.add(Position(attempt=int(attempt), step=int(step)))
+        attempt_text, _, rest = key.removeprefix(below).partition("/")
+        step_text, _, name = rest.partition("/")
+        if name != layout.COMPLETE_NAME:
+            continue
+        attempt = names.number(attempt_text, 6, key=key)
+        step = names.number(step_text, 8, key=key)
+        if attempt is not None and step is not None:
+            found.add(Position(attempt=attempt, step=step))
     return found
 
 
@@ -122,8 +126,14 @@ def at(s3: S3Client, bucket: str, prefix: str, run: str, position: Position) -> 
 def attempts(s3: S3Client, bucket: str, prefix: str, run: str) -> list[Attempt]:
     """Attempts that left their record, in order; one that died before has committed nothing."""
     below = layout.attempts_prefix(prefix, run)
-    numbers = [int(key.removeprefix(below).removesuffix(".json")) for key in store.keys(s3, bucket, below)]
-    return [Attempt(run=run, number=number) for number in sorted(numbers)]
+    found = []
+    for key in store.keys(s3, bucket, below):
+        number = names.number(key.removeprefix(below).removesuffix(".json"), 6, key=key)
+        if number is None or key != layout.attempt_key(prefix, attempt := Attempt(run=run, number=number)):
+            names.pass_over(key)
+        else:
+            found.append(attempt)
+    return sorted(found, key=lambda attempt: attempt.number)
 
 
 def newest_attempt(s3: S3Client, bucket: str, prefix: str, run: str) -> Attempt | None:
@@ -137,4 +147,13 @@ def attempt_record(s3: S3Client, bucket: str, prefix: str, attempt: Attempt) -> 
 
 def steps(s3: S3Client, bucket: str, prefix: str, attempt: Attempt) -> list[int]:
     """Steps of which an attempt has stored anything, in order."""
-    return [int(name) for name in store.folders(s3, bucket, layout.attempt_steps_prefix(prefix, attempt))]
+    below = layout.attempt_steps_prefix(prefix, attempt)
+    read = [names.number(name, 8, key=f"{below}{name}/") for name in store.folders(s3, bucket, below)]
+    return [step for step in read if step is not None]
+
+
+def stored_attempts(s3: S3Client, bucket: str, prefix: str, run: str) -> list[Attempt]:
+    """Attempts that have stored anything of a checkpoint, in order."""
+    below = layout.steps_prefix(prefix, run)
+    read = [names.number(name, 6, key=f"{below}{name}/") for name in store.folders(s3, bucket, below)]
+    return [Attempt(run=run, number=number) for number in read if number is not None]

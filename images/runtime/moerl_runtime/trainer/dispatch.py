@@ -379,14 +379,11 @@ class Feed:
     def _found_in_s3(self) -> int:
         with self._changed:
             first = self._ledger.first_open()
-        prefix = protocol.group_prefix(self._attempt, first)
-        below = prefix.rsplit("/", 2)[0] + "/"
-        stored = [
-            (int(key.removeprefix(below).split("/", 1)[0]), protocol.sample_number(key))
-            for key in store.keys(self._s3, self._bucket, below, after=prefix)
-        ]
+        below, after = protocol.stored_prefix(self._attempt), protocol.group_prefix(self._attempt, first)
+        keys = store.keys(self._s3, self._bucket, below, after=after)
+        stored = [protocol.sample_of(self._attempt, key) for key in keys]
         with self._changed:
-            wanted = [entry for entry in stored if self._ledger.missing(*entry)]
+            wanted = [entry for entry in stored if entry is not None and self._ledger.missing(*entry)]
         return self._load(wanted) if wanted else 0
 
     def _read_dead_letters(self) -> int:

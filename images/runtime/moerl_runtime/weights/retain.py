@@ -11,10 +11,10 @@ machine's clock is compared with another's.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from moerl_runtime import protocol, store
+from moerl_runtime import names, protocol, store
 from moerl_runtime.faults import InputFault
 from moerl_runtime.weights import manifest, pointer
 from moerl_runtime.weights.manifest import ANCHOR_FOLDER, Manifest
@@ -52,9 +52,17 @@ def report_loaded(s3: store.S3Client, bucket: str, current: protocol.Current, ho
 def loaded_versions(s3: store.S3Client, bucket: str, attempt: protocol.Attempt) -> set[int]:
     """Versions of the attempt that agents reported lately."""
     prefix = protocol.attempt_prefix(attempt) + LOADED_FOLDER
-    found = (store.get(s3, bucket, key) for key in store.keys(s3, bucket, prefix))
-    fresh = (report for report in found if report is not None and report.age_seconds < REPORT_AGE_SECONDS)
-    return {protocol.decode(Loaded, report.body).version for report in fresh}
+    found = {key: store.get(s3, bucket, key) for key in store.keys(s3, bucket, prefix)}
+    fresh = {key: each for key, each in found.items() if each is not None and each.age_seconds < REPORT_AGE_SECONDS}
+    return {version for key, each in fresh.items() if (version := _reported(key, each.body)) is not None}
+
+
+def _reported(key: str, body: bytes) -> int | None:
+    try:
+        return protocol.decode(Loaded, body).version
+    except InputFault:
+        names.pass_over(key)
+        return None
 
 
 def needed(manifests: Mapping[Form, Manifest], versions: Collection[int]) -> set[Form]:
@@ -103,8 +111,7 @@ def list_stored(s3: store.S3Client, bucket: str, weights_prefix: str, *, run: st
     at = pointer.read_current(s3, bucket, weights_prefix)
     current = None if at is None else at.current
     listed: list[Stored] = []
-    for name in store.folders(s3, bucket, f"{weights_prefix}{run}/"):
-        attempt = protocol.Attempt(run=run, number=int(name))
+    for attempt in _attempts(s3, bucket, weights_prefix, run):
         loaded = loaded_versions(s3, bucket, attempt)
         keys = _keys_by_form(s3, bucket, weights_prefix, attempt)
         for form in sorted(keys):
@@ -137,8 +144,7 @@ def prune(s3: store.S3Client, bucket: str, weights_prefix: str, *, run: str, kee
         return []
     current = pointed.current
     removed: list[str] = []
-    for name in store.folders(s3, bucket, f"{weights_prefix}{run}/"):
-        attempt = protocol.Attempt(run=run, number=int(name))
+    for attempt in _attempts(s3, bucket, weights_prefix, run):
         if attempt.number > current.attempt:
             continue
         newest = current.version if attempt.number == current.attempt else None
@@ -178,14 +184,22 @@ def _prune_attempt(
     return removed
 
 
+def _attempts(s3: store.S3Client, bucket: str, weights_prefix: str, run: str) -> Iterator[protocol.Attempt]:
+    below = f"{weights_prefix}{run}/"
+    for name in store.folders(s3, bucket, below):
+        if (number := names.number(name, 6, key=f"{below}{name}/")) is not None:
+            yield protocol.Attempt(run=run, number=number)
+
+
 def _keys_by_form(
     s3: store.S3Client, bucket: str, weights_prefix: str, attempt: protocol.Attempt
 ) -> dict[Form, list[str]]:
     prefix = f"{weights_prefix}{attempt.run}/{attempt.name}/"
     found: dict[Form, list[str]] = {}
     for key in store.keys(s3, bucket, prefix):
-        version, _, rest = key.removeprefix(prefix).partition("/")
-        found.setdefault(Form(int(version), anchor=rest.startswith(ANCHOR_FOLDER)), []).append(key)
+        name, _, rest = key.removeprefix(prefix).partition("/")
+        if (version := names.number(name, 8, key=key)) is not None:
+            found.setdefault(Form(version, anchor=rest.startswith(ANCHOR_FOLDER)), []).append(key)
     return found
 
 

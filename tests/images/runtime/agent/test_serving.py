@@ -13,6 +13,7 @@ from moerl_runtime.agent import effects as do
 from moerl_runtime.agent.core import BROKEN
 from moerl_runtime.agent.settings import LEASE_TOTAL_SECONDS
 from moerl_runtime.agent.states import State
+from moerl_runtime.agent.work import perform
 from moerl_runtime.engine.answers import Answer
 from moerl_runtime.engine.client import Refused, Unreachable
 from moerl_runtime.graders import GradeError
@@ -35,7 +36,7 @@ def served(world: World, groups: int, *, limit_seconds: float = 600.0, samples: 
 
 
 def outcomes(agent: Agent) -> dict[str, float]:
-    names = ("completed", "returned", "failed", "dead_lettered", "stale", "expired")
+    names = ("completed", "returned", "failed", "crashed", "dead_lettered", "stale", "expired")
     found = {name: agent.metrics.value(TASKS, outcome=name) for name in names}
     return {name: value for name, value in found.items() if value}
 
@@ -156,6 +157,18 @@ def test_a_redelivered_task_is_finished_and_what_is_stored_is_announced_again(wo
     served(world, 1)
     assert agent.metrics.value("moerl_agent_samples_total") == 2
     assert [effect.sample for effect in agent.performed if isinstance(effect, do.Generate)] == [0, 2]
+
+
+def test_what_nobody_of_the_run_wrote_beside_the_samples_is_taken_for_none(world: World) -> None:
+    message = world.issue(0)
+    agent = Agent(world, Engine(world))
+    below = protocol.group_prefix(message.of, 0)
+    for name in ("0001.json", "0002.json.old", "a-note.txt", "3.json"):
+        world.s3.put(below + name, b"{}")
+    read = perform(do.ReadTask(1, message, fresh=False), agent.around)
+    assert isinstance(read, do.TaskRead)
+    assert read.stored == (1,)
+    assert world.announced() == {0: {1}}
 
 
 def test_two_deliveries_to_one_agent_are_one_piece_of_work(world: World) -> None:
@@ -406,7 +419,7 @@ def test_a_lost_engine_fails_what_it_worked_at_and_returns_the_rest(world: World
     engine.die()
     world.run_for(10)
     assert agent.core.state is State.STARTING
-    assert outcomes(agent) == {"failed": 1, "returned": 3}
+    assert outcomes(agent) == {"crashed": 1, "returned": 3}
     engine.restart()
     engine.seconds = lambda: 1.0
     served(world, 4)

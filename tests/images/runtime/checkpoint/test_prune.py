@@ -140,3 +140,30 @@ def test_what_a_resume_finds_is_the_same_before_and_after(
     assert resolve.line(service.client(), *WHERE) == before[:retain_last]
     assert_whole(service, folder / "restored")
     assert prune.prune(service.client(), *WHERE, retain_last=retain_last).objects == 0
+
+
+def test_what_is_no_checkpoint_is_never_taken_for_one_and_stops_nothing(tmp_path: Path) -> None:
+    service = FakeS3()
+    acquire(service.client())
+    committed(service, tmp_path / "scratch", 1, 10, 20)
+    marker = service.objects[f"{PREFIX}{RUN}/steps/000001/00000020/complete.json"].body
+    below = f"{PREFIX}{RUN}/"
+    strays = {
+        f"{below}steps/000001/99/complete.json",
+        f"{below}steps/2/00000099/complete.json",
+        f"{below}steps/copy/00000099/complete.json",
+        f"{below}steps/000001/00000099 (copy)/complete.json",
+        f"{below}attempts/000009.json.old",
+        f"{below}attempts/9.json",
+        f"{below}attempts/note",
+        f"{below}pins/please keep",
+    }
+    for key in strays:
+        service.client().put_object(Bucket=BUCKET, Key=key, Body=marker)
+    assert resolve.line(service.client(), *WHERE) == [Position(attempt=1, step=20), Position(attempt=1, step=10)]
+    assert assert_whole(service, tmp_path / "restored") == (1, 20)
+    pruned = prune.prune(service.client(), *WHERE, retain_last=1)
+    assert pruned.positions == (Position(attempt=1, step=10),)
+    assert strays <= set(service.objects)
+    service.client().delete_object(Bucket=BUCKET, Key=f"{below}lease.json")
+    assert acquire(service.client()).attempt.number == 2

@@ -146,6 +146,23 @@ def test_a_result_that_was_lost_is_found_in_s3(aws: Bed) -> None:
     assert rig.feed.sweep_once() == 0
 
 
+def test_what_nobody_of_the_run_wrote_below_its_samples_is_passed_over_and_named_once(
+    aws: Bed, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig(aws)
+    rig.agent.fate = lambda _: "lose-result"
+    rig.feed.dispatch_once()
+    rig.agent.work()
+    below = protocol.stored_prefix(ATTEMPT)
+    strays = [f"{below}a-note.txt", f"{below}0000000000/copy of 0001.json", f"{below}0000000001/0001.json.old"]
+    for key in strays:
+        store.put(aws.s3, aws.bucket, key, b"{}")
+    assert rig.feed.sweep_once() == 8
+    rig.feed.sweep_once()
+    logged = [record.getMessage() for record in caplog.records if "passed over" in record.getMessage()]
+    assert sorted(line.split(" is nothing", 1)[0] for line in logged) == sorted(strays)
+
+
 def test_a_sample_counts_once_however_often_it_is_announced(aws: Bed) -> None:
     rig = Rig(aws)
     rig.agent.fate = lambda _: "twice"

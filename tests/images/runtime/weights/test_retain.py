@@ -245,3 +245,27 @@ def test_the_list_says_what_is_there_and_what_is_half_there() -> None:
         (2, "anchor", None, False, True),
         (3, "incomplete", None, False, False),
     ]
+
+
+def test_what_is_no_version_stays_and_stops_neither_the_list_nor_the_removal() -> None:
+    service = FakeS3()
+    history = History(attempt=1, whole=(True, True), anchors=frozenset(), resumed=False, loaded=frozenset({1}))
+    write(service, history)
+    point(service, pointer(history, 2))
+    below = f"{PREFIX}{RUN}/"
+    strays = {
+        f"{below}old/00000001/manifest.json",
+        f"{below}1/00000001/manifest.json",
+        f"{below}000001/notes.txt",
+        f"{below}000001/1/manifest.json",
+        f"{below}000001/-0000001/manifest.json",
+        retain.loaded_key(history.of, "a-note"),
+    }
+    for key in strays:
+        service.client().put_object(Bucket=BUCKET, Key=key, Body=b"x")
+    assert [item.version for item in retain.list_stored(S3(service), BUCKET, PREFIX, run=RUN)] == [1, 2]
+    assert retain.prune(S3(service), BUCKET, PREFIX, run=RUN, keep_versions=1) == []
+    service.now += 2 * retain.REPORT_AGE_SECONDS
+    removed = retain.prune(S3(service), BUCKET, PREFIX, run=RUN, keep_versions=1)
+    assert removed == [manifest.folder_of(manifest.version_key(PREFIX, history.of, 1))]
+    assert strays <= set(service.objects)
