@@ -8,14 +8,16 @@ driver does not have is left out, never shown as 0.
 from __future__ import annotations
 
 import argparse
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from moerl_runtime import serve
+from moerl_runtime.faults import InputFault
 from moerl_runtime.metrics import CONTENT_TYPE, Metrics
-from moerl_runtime.stop import until_stopped
+from moerl_runtime.stop import on_stop
 
 PREFIX = "node_amazonefa_"
 COUNTERS: Mapping[str, str] = MappingProxyType(
@@ -52,9 +54,14 @@ def register(commands: Any) -> None:
 
 
 def _handle(arguments: argparse.Namespace) -> int:
-    with serve.serving(arguments.listen, handler(arguments.sysfs)) as url:
-        print(f"EFA counters of {arguments.sysfs} at {url}/metrics", flush=True)
-        until_stopped()
+    sysfs: Path = arguments.sysfs
+    if not (sysfs / "class").is_dir():
+        raise InputFault("--sysfs", str(sysfs), "is no sysfs", "Mount the host's /sys and name where.")
+    stopped = threading.Event()
+    on_stop(stopped.set)  # first: whoever sees it listen may end it
+    with serve.serving(arguments.listen, handler(sysfs)) as url:
+        print(f"EFA counters of {sysfs} at {url}/metrics", flush=True)
+        stopped.wait()
     return 0
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ from k8s import metrics
 from moerl_runtime import serve
 from moerl_runtime.cli import main
 from moerl_runtime.efa_exporter import COUNTERS, PREFIX, exposition, handler
+from moerl_runtime.stop import SIGNALS
 
 
 def device(sysfs: Path, name: str, counters: dict[str, str]) -> Path:
@@ -82,3 +87,22 @@ def test_values_are_read_at_every_scrape(sysfs: Path) -> None:
 def test_an_address_for_every_interface_is_refused(listen: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["efa-exporter", "--listen", listen, "--sysfs", "/sys"], variables={}) == 2
     assert "--listen" in capsys.readouterr().err
+
+
+def test_it_hears_a_signal_from_the_moment_that_it_listens(sysfs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    former = {number: signal.getsignal(number) for number in SIGNALS}
+    serving = serve.serving
+
+    @contextmanager
+    def told_at_once(listen: str, answer: serve.Handler) -> Iterator[str]:
+        assert all(signal.getsignal(number) is not former[number] for number in SIGNALS), "it would just be killed"
+        with serving(listen, answer) as url:
+            os.kill(os.getpid(), signal.SIGTERM)
+            yield url
+
+    monkeypatch.setattr(serve, "serving", told_at_once)
+    try:
+        assert main(["efa-exporter", "--listen", "127.0.0.1:0", "--sysfs", str(sysfs)], variables={}) == 0
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
