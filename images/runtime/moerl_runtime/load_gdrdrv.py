@@ -26,7 +26,7 @@ from typing import Any
 
 from moerl_runtime.faults import InputFault, RuntimeFault
 from moerl_runtime.preflight import collect
-from moerl_runtime.preflight.parse import at_least, version_key
+from moerl_runtime.preflight.parse import at_least, maps_persistently, version_key
 from moerl_runtime.stop import until_stopped
 
 SOURCE_VARIABLE, SCRATCH_VARIABLE = "MOERL_GDRDRV_SOURCE", "TMPDIR"
@@ -39,7 +39,6 @@ SCRIPTS = ("test_gdrdrv_HAVE_VM_FLAGS_SET.sh", "test_gdrdrv_HAVE_PROC_OPS.sh")
 """What the Makefile runs to learn about the kernel. Without them it guesses, and the build fails further on."""
 INSERT = ("dbg_enabled=0", "info_enabled=0", "use_persistent_mapping=1")
 """As GDRCopy 2.5.2's insmod.sh: pages stay pinned over a driver's free callback, which RDMA needs."""
-PERSISTENT = "Use persistent mapping"
 
 EPILOG = """exit codes: 0 told to stop, 1 the module cannot be built or loaded, 2 wrong input.
 
@@ -136,13 +135,10 @@ def loaded_version(root: Path) -> str | None:
 
 
 def shortcoming(root: Path, version: str | None, minimum: str) -> str | None:
-    """What is wrong with the module that is loaded; None when nothing is.
-
-    Its parameters are not in sysfs; from 2.5 on it tells them in /proc/driver/gdrdrv/params (gdrdrv.c of GDRCopy).
-    """
+    """What is wrong with the module that is loaded; None when nothing is."""
     if not at_least(version, minimum):
         return f"is older than {minimum}"
-    if f"{PERSISTENT}: no" in _text(root / "proc/driver" / MODULE / "params"):
+    if maps_persistently(_text(root / "proc/driver" / MODULE / "params")) is False:
         return (
             "does not map persistently (use_persistent_mapping=0): pages are unpinned under RDMA when memory is freed"
         )

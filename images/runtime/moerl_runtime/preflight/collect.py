@@ -53,6 +53,7 @@ class Facts:
     uverbs: int
     efa_version: str | None
     gdrdrv_version: str | None
+    gdrdrv_params: str | None
     gdrdrv_device: bool
     nvidia_params: str | None
     meminfo: str | None
@@ -107,6 +108,7 @@ def collect(root: Path, *, run: Runner, variables: Mapping[str, str]) -> Facts:
         uverbs=len(list((root / "dev/infiniband").glob("uverbs*"))),
         efa_version=_text(root / "sys/module/efa/version"),
         gdrdrv_version=_text(root / "sys/module/gdrdrv/version"),
+        gdrdrv_params=_text(root / "proc/driver/gdrdrv/params"),
         gdrdrv_device=(root / "dev/gdrdrv").exists(),
         nvidia_params=_text(root / "proc/driver/nvidia/params"),
         meminfo=_text(root / "proc/meminfo"),

@@ -310,6 +310,8 @@ def _device_side(facts: Facts, expected: Expected) -> tuple[Check, ...]:
                 cause="gdrdrv-old" if version else "gdrdrv-missing",
             )
         )
+        if parse.at_least(version, expected.gdrdrv):
+            checks.append(_persistent_mapping(facts))
         checks.append(
             judged(
                 "gdrdrv device",
@@ -335,6 +337,21 @@ def _device_side(facts: Facts, expected: Expected) -> tuple[Check, ...]:
             )
         )
     return tuple(checks)
+
+
+def _persistent_mapping(facts: Facts) -> Check:
+    persistent = parse.maps_persistently(facts.gdrdrv_params or "")
+    said = "in /proc/driver/gdrdrv/params"
+    return judged(
+        "gdrdrv mapping",
+        persistent is True,
+        found={True: "persistent", False: f"not persistent, {said}", None: f"not told {said}"}[persistent],
+        needed="persistent: else pages are unpinned under RDMA when memory is freed",
+        fix="Load it with use_persistent_mapping=1: the DaemonSet gdrcopy-loader does, and where no loader runs the AMI has "
+        "to. A module that a process uses is not replaced: reboot the node.",
+        cause="gdrdrv-mapping-unknown" if persistent is None else "gdrdrv-not-persistent",
+        severity="warning" if persistent is None else "failed",
+    )
 
 
 def _memory(facts: Facts, expected: Expected) -> tuple[Check, ...]:

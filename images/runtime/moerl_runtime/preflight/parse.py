@@ -90,6 +90,13 @@ def registry_dwords(params: str) -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
+def maps_persistently(params: str) -> bool | None:
+    """Whether gdrdrv was loaded with use_persistent_mapping, by /proc/driver/gdrdrv/params, which it has from 2.5 on
+    (gdrdrv.c of GDRCopy); None when that does not say."""
+    found = re.search(r"^Use persistent mapping: (yes|no)\s*$", params, re.MULTILINE)
+    return found[1] == "yes" if found else None
+
+
 def locked_memory_bytes(limits: str) -> int | None:
     """Soft limit of /proc/self/limits; UNLIMITED, or None when it does not say."""
     found = re.search(r"^Max locked memory\s+(\S+)", limits, re.MULTILINE)

@@ -21,6 +21,7 @@ TYPES: Mapping[str, str] = {"p5": "p5", "p5en": "reference-p5en", "p6-b200": "p6
 PLUGIN = "opt/amazon/ofi-nccl/lib/libnccl-net-ofi.so"
 CACHE = "/jit/deep_ep"
 ENGINE_OF_ONE_NODE: Changes = {"workload.rollout.gpus_per_engine": 8, "workload.rollout.expert_parallel": 8}
+ENGINE_OF_TWO_NODES: Changes = {"workload.rollout.gpus_per_engine": 16, "workload.rollout.expert_parallel": 16}
 ENGINE_OF_HALF_A_NODE: Changes = {"workload.rollout.gpus_per_engine": 4, "workload.rollout.expert_parallel": 4}
 BASELINE: Changes = {"software": "baseline", **ENGINE_OF_ONE_NODE}
 
@@ -89,6 +90,7 @@ def healthy(root: Path, type_name: str, needs: Expected) -> FakeNode:
         node.write(f"dev/infiniband/uverbs{place}", "")
     node.write("sys/module/efa/version", texts["efa-version"])
     node.write("sys/module/gdrdrv/version", texts["gdrdrv-version"])
+    node.write("proc/driver/gdrdrv/params", texts["gdrdrv-params"])
     node.write("dev/gdrdrv", "")
     node.write("proc/driver/nvidia/params", texts["nvidia-params"])
     for name in ("meminfo", "self/limits", "self/status"):

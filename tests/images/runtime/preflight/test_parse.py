@@ -18,6 +18,7 @@ PARSERS: tuple[Callable[[str], object], ...] = (
     parse.fabrics,
     parse.libfabric_version,
     parse.registry_dwords,
+    parse.maps_persistently,
     parse.locked_memory_bytes,
     parse.has_ipc_lock,
     parse.huge_pages_mib,
@@ -56,6 +57,13 @@ def test_registry_dwords_are_found_among_others_and_in_either_form() -> None:
     assert parse.registry_dwords(merged) == {"RMNvLinkDisable": "0", "PeerMappingOverride": "1"}
     assert parse.registry_dwords('RegistryDwords: ""\n') == {}
     assert parse.registry_dwords("") == {}
+
+
+def test_the_module_says_whether_it_maps_persistently_or_nothing() -> None:
+    text = (FIXTURES / "p5en/gdrdrv-params.txt").read_text(encoding="utf-8")
+    assert parse.maps_persistently(text) is True
+    assert parse.maps_persistently(text.replace("mapping: yes", "mapping: no")) is False
+    assert parse.maps_persistently("Version: 2.5\n") is None
 
 
 def test_the_capability_is_a_bit_and_not_a_number() -> None:
