@@ -77,7 +77,7 @@ _ALL = (
             "moerl_agent_tasks_total",
             "counter",
             ("outcome",),
-            "completed, returned, failed, dead_lettered, stale or expired.",
+            "completed, returned, failed, crashed, dead_lettered, stale or expired.",
         ),
         ("moerl_agent_samples_total", "counter", (), "Samples stored in S3."),
         ("moerl_agent_interruptions_total", "counter", ("reason",), "Drains begun: spot, rebalance or stop."),

@@ -164,7 +164,7 @@ class Core:
             case do.TaskUnreadable():
                 self.tasks.unreadable(event)
             case do.FailureSent():
-                self.tasks.close(event.lease, "dead_lettered" if event.dead else "failed")
+                self.tasks.sent_again(event)
             case do.Extended():
                 self.tasks.extended(event)
             case do.CurrentRead():

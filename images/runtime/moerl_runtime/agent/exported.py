@@ -14,7 +14,10 @@ METRICS: Mapping[str, tuple[Kind, str]] = MappingProxyType(
         "moerl_agent_weight_version": ("gauge", "Version that the engine serves; 0 is the base model."),
         "moerl_agent_weight_load_seconds": ("gauge", "Duration of the last fetch and reload."),
         "moerl_agent_tasks_in_flight": ("gauge", "Tasks leased and not given back."),
-        "moerl_agent_tasks_total": ("counter", "completed, returned, failed, dead_lettered, stale or expired."),
+        "moerl_agent_tasks_total": (
+            "counter",
+            "completed, returned, failed, crashed, dead_lettered, stale or expired.",
+        ),
         "moerl_agent_samples_total": ("counter", "Samples stored in S3."),
         "moerl_agent_interruptions_total": ("counter", "Drains begun: spot, rebalance or stop."),
         "moerl_agent_draining_seconds": ("gauge", "Since this drain began; 0 outside one."),

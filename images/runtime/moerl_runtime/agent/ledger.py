@@ -49,6 +49,8 @@ class Lease:
     """Times that the engine put off or lost a sample."""
     admitted: bool = False
     """Its samples may go to the engine."""
+    sent_again_as: str = "failed"
+    """Outcome of a task that goes back with something counted: `crashed` for an engine that ended with others in it too."""
     alone: bool = False
     """Nothing else was in the engine since then."""
 

@@ -218,6 +218,11 @@ class Tasks:
             receipts = tuple(name for lease in ours for name in lease.receipts)
             self._agenda.do(do.GiveBack(tuple(lease.number for lease in ours), receipts, delay_seconds))
 
+    def sent_again(self, event: do.FailureSent) -> None:
+        lease = self._ledger.leases.get(event.lease)
+        if lease is not None:
+            self.close(event.lease, "dead_lettered" if event.dead else lease.sent_again_as)
+
     def close(self, number: int, outcome: str) -> None:
         """The task is out of this agent's hands."""
         if self._ledger.leases.pop(number, None) is not None:
@@ -350,6 +355,7 @@ class Tasks:
         counted = replace(
             lease.message, crashes=lease.message.crashes + 1, failures=lease.message.failures + lease.alone
         )
+        lease.sent_again_as = "failed" if lease.alone else "crashed"
         with_whom = "it alone" if lease.alone else "it and others"
         said = f"the engine ended while it worked at {with_whom}: {reason}"
         self._log(f"group {counted.group}, crash {counted.crashes}, failures {counted.failures}: {said}")

@@ -27,7 +27,7 @@ from tests.images.runtime.agent.simulation import FIRST, QUEUES, SETTINGS, Agent
 SAMPLES = 4
 LIMIT_SECONDS = 48 * 3600.0
 KINDS = ("kill", "notice", "stop", "engine crash", "slow", "throttle", "weights", "refused weights", "agent crash")
-OUTCOMES = ("completed", "returned", "failed", "dead_lettered", "stale", "expired")
+OUTCOMES = ("completed", "returned", "failed", "crashed", "dead_lettered", "stale", "expired")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

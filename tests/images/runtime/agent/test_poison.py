@@ -195,10 +195,11 @@ def test_alone_in_an_engine_that_ends_is_an_own_failure_and_in_company_is_none()
         engine = Engine(world, seconds=lambda: 100.0)
         for group in range(together):
             world.issue(group, samples=1)
-        Agent(world, engine)
+        agent = Agent(world, engine)
         world.run_for(5)
         engine.die()
         world.run_for(10)
+        assert agent.metrics.value("moerl_agent_tasks_total", outcome="failed") == failures
         found = [
             protocol.decode(protocol.TaskMessage, each.body) for each in world.sqs.queue(QUEUES.tasks).messages.values()
         ]
