@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from moerl_runtime import plan
+from moerl_runtime.arguments import output, port, url, whole
 from moerl_runtime.faults import InputFault
 from moerl_runtime.smoke import job, task
 from moerl_runtime.smoke.engine_settings import EngineSettings
@@ -25,7 +26,7 @@ examples:
   python -m moerl_runtime smoke engine --listen 127.0.0.1:30000 --model torch --weights /models/base
 """
 
-GPU_EPILOG = """exit codes: 0 done (and in agreement), 1 the losses differ by more than the tolerance, 2 wrong input.
+GPU_EPILOG = """exit codes: 0 done (and in agreement), 1 losses or gradients differ by more than the tolerance, 2 wrong input.
 
 examples:
   python -m moerl_runtime smoke gpu --dispatcher gloo --ranks 2 --out gloo.json
@@ -101,7 +102,7 @@ def _register_trainer(parts: Any) -> None:
     parser.add_argument("--holder", help="who takes the lease; a start that repeats it takes over at once")
     parser.add_argument("--scratch", type=Path, help="directory of this run (default: a new one)")
     parser.add_argument("--listen", default="127.0.0.1:9090", metavar="HOST:PORT", help="metrics")
-    parser.add_argument("--steps", type=int, default=job.STEPS, help=f"(default: {job.STEPS})")
+    parser.add_argument("--steps", type=whole(1), default=job.STEPS, help=f"(default: {job.STEPS})")
     parser.add_argument("--step-log", type=Path, metavar="FILE", help="one JSON line a step")
     parser.set_defaults(handler=_trainer)
 
@@ -153,8 +154,8 @@ def _register_rollout(parts: Any) -> None:
     parser.add_argument("--models", type=Path, help="directory of models and versions (default: a new one)")
     parser.add_argument("--listen", default="127.0.0.1:8090", metavar="HOST:PORT", help="the agent's probes")
     parser.add_argument("--engine-listen", default="127.0.0.1:30000", metavar="HOST:PORT")
-    parser.add_argument("--metrics-port", type=int, default=9090)
-    parser.add_argument("--imds", metavar="URL", help="instance metadata (default: EC2's own)")
+    parser.add_argument("--metrics-port", type=port, default=9090)
+    parser.add_argument("--imds", type=url, metavar="URL", help="instance metadata (default: EC2's own)")
     parser.add_argument("--step-seconds", type=float, default=0.0, help="of every forward step, beside the model's own")
     parser.add_argument("--seed", type=int, default=0, help="of what is sampled")
     parser.set_defaults(handler=_rollout)
@@ -187,16 +188,20 @@ def _register_gpu(parts: Any) -> None:
     parser = parts.add_parser(
         "gpu",
         help="the same training steps over gloo, NCCL and DeepEP",
-        description="Trains the tiny model on fixed data, one process a rank on this machine, and writes the losses.",
+        description="Trains the tiny model on fixed data, one process a rank on this machine; writes losses and gradients.",
         epilog=GPU_EPILOG,
     )
     parser.add_argument("--dispatcher", choices=("alone", "gloo", "nccl", "deep_ep"), required=True)
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=20, help="supervised steps (default: 20)")
-    parser.add_argument("--grpo-steps", type=int, default=8, help="GRPO steps (default: 8; differences grow with them)")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="losses as JSON")
+    parser.add_argument("--ranks", type=whole(1), default=2)
+    parser.add_argument("--steps", type=whole(1), default=20, help="supervised steps (default: 20)")
     parser.add_argument(
-        "--against", type=Path, metavar="FILE", help="another run's losses, which these must agree with"
+        "--grpo-steps", type=whole(1), default=8, help="GRPO steps (default: 8; differences grow with them)"
+    )
+    parser.add_argument(
+        "--out", type=output, required=True, metavar="FILE", help="losses and sketches of gradients as JSON"
+    )
+    parser.add_argument(
+        "--against", type=Path, metavar="FILE", help="another run's file, which this run must agree with"
     )
     parser.set_defaults(handler=_gpu)
 
@@ -221,15 +226,15 @@ def _gpu(arguments: argparse.Namespace) -> int:
     found = gpu.run(comparison)
     agrees = True
     if against is not None:
-        allowed, worst = gpu.tolerance(found, against), gpu.differences(found, against)
-        agrees = all(difference <= allowed for difference in worst.values())
-        found |= {"against": against["dispatcher"], "tolerance": allowed, "differences": worst, "agrees": agrees}
+        allowed, worst = gpu.tolerances(found, against), gpu.differences(found, against)
+        agrees = all(difference <= allowed[name] for name, difference in worst.items())
+        found |= {"against": against["dispatcher"], "tolerances": dict(allowed), "differences": worst, "agrees": agrees}
     arguments.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     for line in gpu.lines(found):
         print(f"{found['dispatcher']} on {found['ranks']} ranks, {line}")
     if against is not None:
-        shown = ", ".join(f"{half} {difference:.2g}" for half, difference in found["differences"].items())
-        print(f"largest relative difference to {against['dispatcher']}: {shown}; allowed {found['tolerance']:g}")
+        shown = ", ".join(f"{name} {difference:.2g} of {allowed[name]:g}" for name, difference in worst.items())
+        print(f"largest relative differences to {against['dispatcher']}, of what is allowed: {shown}")
     return 0 if agrees else 1
 
 
