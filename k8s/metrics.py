@@ -80,6 +80,7 @@ _ALL = (
             "completed, returned, failed, crashed, dead_lettered, stale or expired.",
         ),
         ("moerl_agent_samples_total", "counter", (), "Samples stored in S3."),
+        ("moerl_agent_grader_busy_total", "counter", (), "Answers that waited since no grader had time."),
         ("moerl_agent_interruptions_total", "counter", ("reason",), "Drains begun: spot, rebalance or stop."),
         ("moerl_agent_draining_seconds", "gauge", (), "Since this drain began; 0 outside one."),
     ),

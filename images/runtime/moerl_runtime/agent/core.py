@@ -161,6 +161,8 @@ class Core:
                 self._not_done(event.effect, event.reason)
             case do.Ungraded():
                 self.tasks.ungraded(event)
+            case do.GraderBusy():
+                self.tasks.grader_busy(event)
             case do.TaskUnreadable():
                 self.tasks.unreadable(event)
             case do.FailureSent():

@@ -332,6 +332,14 @@ class Ungraded:
 
 
 @dataclass(frozen=True, slots=True)
+class GraderBusy:
+    """Whoever grades had no time, which says nothing against the answer. Nothing of it is stored."""
+
+    effect: Publish
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Extended:
     effect: Extend
     asked_seconds: float
@@ -420,6 +428,7 @@ Event = (
     | Unanswered
     | Published
     | Ungraded
+    | GraderBusy
     | Extended
     | FailureSent
     | Depths

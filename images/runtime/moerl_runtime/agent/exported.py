@@ -19,6 +19,7 @@ METRICS: Mapping[str, tuple[Kind, str]] = MappingProxyType(
             "completed, returned, failed, crashed, dead_lettered, stale or expired.",
         ),
         "moerl_agent_samples_total": ("counter", "Samples stored in S3."),
+        "moerl_agent_grader_busy_total": ("counter", "Answers that waited since no grader had time."),
         "moerl_agent_interruptions_total": ("counter", "Drains begun: spot, rebalance or stop."),
         "moerl_agent_draining_seconds": ("gauge", "Since this drain began; 0 outside one."),
     }

@@ -47,6 +47,8 @@ class Lease:
     """Samples that are stored and announced."""
     tries: dict[int, int] = field(default_factory=dict)
     """Times that the engine put off or lost a sample."""
+    offers: dict[int, int] = field(default_factory=dict)
+    """Times that nobody had time to grade a sample."""
     admitted: bool = False
     """Its samples may go to the engine."""
     sent_again_as: str = "failed"

@@ -39,6 +39,11 @@ GIVE_BACK_SECONDS = 5.0
 RETRIES_MAX = 8
 """Of one sample that the engine put off or lost, before that is the task's failure."""
 BACKOFF_SECONDS, BACKOFF_SECONDS_MAX = 1.0, 30.0
+GRADES_MAX = 20
+"""Times that one answer is offered to graders without time, some nine minutes: they may have to come up on a new node. The answer
+is held as long, for to generate it again costs more."""
+GRADER_DELAY_SECONDS = 300
+"""Of a task that goes back for want of a grader: other agents reach the same ones."""
 RETRY_SECONDS = 2.0
 """Before a call is made again that boto3 itself has already tried several times."""
 REFETCH_SECONDS = 5.0

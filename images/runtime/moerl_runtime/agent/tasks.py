@@ -12,9 +12,12 @@ from moerl_runtime.agent.ledger import Lease, Ledger, Receipt, Run, Stage
 from moerl_runtime.agent.settings import (
     FOREIGN_DELAY_SECONDS,
     GIVE_BACK_DELAY_SECONDS,
+    GRADER_DELAY_SECONDS,
+    GRADES_MAX,
     LEASE_TOTAL_SECONDS,
     POLL_SLACK_SECONDS,
     RETRIES_MAX,
+    RETRY_SECONDS,
     Settings,
     backoff,
     company,
@@ -195,6 +198,23 @@ class Tasks:
         if lease is not None:
             lease.publishing.discard(event.sample)
             self._fail(lease, f"sample {event.sample}: {event.reason}")
+
+    def grader_busy(self, event: do.GraderBusy) -> None:
+        """The answer is offered again a little later. In the end the task goes back: no failure of its own, so it is not counted
+        as one, but its lease would last for ever."""
+        self._metrics.add("moerl_agent_grader_busy_total")
+        effect, lease = event.effect, self._ledger.wanted(event.effect.lease)
+        if lease is None:
+            return
+        offers = lease.offers[effect.sample] = lease.offers.get(effect.sample, 0) + 1
+        if self.draining:
+            self._agenda.later(RETRY_SECONDS / 2, do.Due("retry", effect))
+        elif offers < GRADES_MAX:
+            self._agenda.later(backoff(offers - 1), do.Due("retry", effect))
+        else:
+            self._log(f"group {lease.message.group} is given back: no grader had time, {offers} times: {event.reason}")
+            self._release(lease)
+            self.give_back([lease], GRADER_DELAY_SECONDS)
 
     # --- ends ---
 

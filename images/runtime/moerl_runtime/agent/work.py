@@ -129,7 +129,7 @@ def perform(effect: do.Effect, around: Around) -> do.Event:
                 _route(effect, around)
             case _:
                 return _engine(effect, around)
-    except (*SERVICE_ERRORS, *ENGINE_ERRORS, router.RouterFailed, RuntimeFault, GradingBusy) as error:
+    except (*SERVICE_ERRORS, *ENGINE_ERRORS, router.RouterFailed, RuntimeFault) as error:
         return do.NotDone(effect, f"{type(error).__name__}: {error}")
     return do.Done(effect)
 
@@ -260,6 +260,8 @@ def _publish(effect: do.Publish, around: Around) -> do.Event:
         reward, found = around.grade(payload, answer.text)
     except GradeError as error:
         return do.Ungraded(effect.lease, effect.sample, str(error))
+    except GradingBusy as error:
+        return do.GraderBusy(effect, str(error))
     sample = Sample(
         group=payload.group,
         sample=effect.sample,

@@ -18,6 +18,7 @@ from moerl_runtime.agent import effects as do
 from moerl_runtime.agent.core import Core
 from moerl_runtime.agent.exported import METRICS
 from moerl_runtime.agent.follow import REPORT_SECONDS
+from moerl_runtime.agent.grading import Grade
 from moerl_runtime.agent.settings import Settings
 from moerl_runtime.agent.states import State
 from moerl_runtime.agent.weights import tag_of
@@ -287,6 +288,7 @@ class Agent:
         skew_seconds: float = 0.0,
         fetch_seconds: float = 3.0,
         load_seconds: float = 5.0,
+        grade: Grade | None = None,
     ) -> None:
         self.world, self.engine, self.name = world, engine, name
         self.metrics = Metrics(METRICS)
@@ -314,7 +316,7 @@ class Agent:
             unix_seconds=self._clock,
             fetch=self._fetch,
             mark_loading=self._mark,
-            grade=self.grade,
+            grade=grade or self.grade,
             buffer=lambda *_: None,
         )
         self.apply(self.core.begin(self._clock()))

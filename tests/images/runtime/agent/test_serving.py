@@ -11,9 +11,9 @@ import pytest
 from moerl_runtime import protocol
 from moerl_runtime.agent import effects as do
 from moerl_runtime.agent.core import BROKEN
-from moerl_runtime.agent.settings import LEASE_TOTAL_SECONDS
+from moerl_runtime.agent.settings import GRADER_DELAY_SECONDS, GRADES_MAX, LEASE_TOTAL_SECONDS
 from moerl_runtime.agent.states import State
-from moerl_runtime.agent.work import perform
+from moerl_runtime.agent.work import GradingBusy, perform
 from moerl_runtime.engine.answers import Answer
 from moerl_runtime.engine.client import Refused, Unreachable
 from moerl_runtime.graders import GradeError
@@ -360,6 +360,48 @@ def test_a_grader_that_fails_is_the_tasks_failure(world: World) -> None:
     world.run_for(1)
     assert outcomes(agent) == {"failed": 2, "dead_lettered": 1}
     assert not world.stored()
+
+
+def test_a_grader_without_time_is_asked_again_and_the_task_then_left_to_a_later_day(world: World) -> None:
+    world.issue(0)
+    agent = Agent(world, Engine(world), grade=no_time)
+    world.run(lambda: bool(outcomes(agent)), limit_seconds=1_000)
+    assert outcomes(agent) == {"returned": 1}, "no failure of the task"
+    (message,) = world.sqs.queue(QUEUES.tasks).messages.values()
+    assert protocol.decode(TaskMessage, message.body).failures == 0
+    assert agent.metrics.value("moerl_agent_grader_busy_total") >= GRADES_MAX
+    back = next(effect for effect in agent.performed if isinstance(effect, do.GiveBack))
+    assert back.delay_seconds == GRADER_DELAY_SECONDS
+    assert world.sqs.visible(QUEUES.tasks) == 0
+    assert [effect.sample for effect in agent.performed if isinstance(effect, do.Generate)] == [0, 1, 2, 3]
+
+
+def test_an_answer_waits_for_a_grader_and_is_not_generated_again(world: World) -> None:
+    world.issue(0)
+    until = world.now + 200.0
+
+    def grade(_payload: TaskPayload, text: str) -> tuple[float, dict[str, object]]:
+        return no_time(_payload, text) if world.now < until else (1.0, {})
+
+    agent = Agent(world, Engine(world), grade=grade)
+    served(world, 1)
+    assert outcomes(agent) == {"completed": 1}
+    assert len([effect for effect in agent.performed if isinstance(effect, do.Generate)]) == 4
+
+
+def test_a_drain_does_not_wait_for_a_grader(world: World) -> None:
+    world.issue(0)
+    agent = Agent(world, Engine(world), grade=no_time)
+    world.run(lambda: agent.metrics.value("moerl_agent_grader_busy_total") > 8, limit_seconds=100)
+    began = world.now
+    agent.notice()
+    world.run(lambda: not agent.alive, limit_seconds=100)
+    assert world.now - began < SETTINGS.drain_seconds
+    assert outcomes(agent) == {"returned": 1}
+
+
+def no_time(_payload: TaskPayload, _response: str) -> tuple[float, dict[str, object]]:
+    raise GradingBusy("HTTP 503")
 
 
 def test_a_reason_that_quotes_the_whole_answer_still_fits_a_message(
