@@ -220,8 +220,9 @@ class TrainerWorkload(Part):
     proves NCCL, and DeepEP where it crosses nodes, over EFA first."""
     flags: dict[FlagName, bool | int | float | str] = {}
     """Further flags of the RL framework, without dashes: learning rate, batch, losses. `true` is a bare flag, `false` takes
-    a default one away; flags that follow from the rest of this file are refused. `rollout-batch-size` is large enough to
-    keep every engine of the pools' maximum busy when absent."""
+    a default one away; flags that follow from the rest of this file are refused, and those that cannot work here, as routing
+    replay: samples carry no expert routes. `rollout-batch-size` is large enough to keep every engine of the pools' maximum
+    busy when absent."""
     variables: dict[VariableName, str] = {}
     """Extra environment variables of the trainer."""
 
