@@ -32,9 +32,17 @@ PARTS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "weights": ("moerl_runtime.weights.cli", "prepare, fetch and list model weights"),
     }
 )
-WRONG_INPUT = 2
+WRONG_INPUT, INTERRUPTED = 2, 130
+NO_CREDENTIALS = (
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "CredentialRetrievalError",
+    "TokenRetrievalError",
+    "SSOError",
+)
+"""botocore's, for callers who have none, or none any more."""
 
-EPILOG = """exit codes: 0 done, 1 it failed, 2 wrong input; a part's own --help names any other.
+EPILOG = """exit codes: 0 done, 1 it failed, 2 wrong input, 130 Ctrl-C; a part's own --help names any other.
 
 examples:
   python -m moerl_runtime preflight node --pool trainer
@@ -51,7 +59,23 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None, *, variables: Mapping[str, str] | None = None) -> int:
     """Runs one command and returns its exit code. `variables` stand for the process's environment."""
-    written = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        return _run(sys.argv[1:] if arguments is None else list(arguments), variables)
+    except RuntimeFault as fault:
+        print(fault, file=sys.stderr)
+        return fault.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except Exception as error:
+        fault = without_credentials(error)
+        if fault is None:
+            raise
+        print(fault, file=sys.stderr)
+        return fault.exit_code
+
+
+def _run(written: list[str], variables: Mapping[str, str] | None) -> int:
     parser = Parser(
         prog="python -m moerl_runtime", description="The program inside the images of moerl.", epilog=EPILOG
     )
@@ -64,8 +88,18 @@ def main(arguments: Sequence[str] | None = None, *, variables: Mapping[str, str]
             commands.add_parser(name, help=text)
     parsed = parser.parse_args(written)
     parsed.variables = dict(os.environ if variables is None else variables)
-    try:
-        return int(parsed.handler(parsed))
-    except RuntimeFault as fault:
-        print(fault, file=sys.stderr)
-        return fault.exit_code
+    return int(parsed.handler(parsed))
+
+
+def without_credentials(error: Exception) -> RuntimeFault | None:
+    """The fault of a caller who has no AWS credentials; None for any other error."""
+    exceptions = sys.modules.get("botocore.exceptions")  # parts that never ask AWS do not wait for it
+    if exceptions is None or not isinstance(error, tuple(getattr(exceptions, name) for name in NO_CREDENTIALS)):
+        return None
+    return RuntimeFault(
+        "AWS credentials",
+        None,
+        f"cannot be had: {str(error).rstrip('.')}",
+        "In a pod: its service account lacks a Pod Identity association (`aws eks list-pod-identity-associations`), or got it"
+        " after the pod had started: delete the pod then. `preflight node` says which. Elsewhere: sign in first.",
+    )

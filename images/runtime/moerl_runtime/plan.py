@@ -67,11 +67,14 @@ class Node:
 
 
 def load(path: Path) -> Node:
-    """The document. Raises InputFault where it cannot be read."""
+    """The document. Raises InputFault where it cannot be read, or is not one."""
     try:
-        return Node(json.loads(path.read_text(encoding="utf-8")), "")
-    except (OSError, ValueError) as error:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise InputFault("plan.json", str(path), f"cannot be read: {error}", "Mount the run's ConfigMap.") from error
+    if not isinstance(document, dict):
+        raise InputFault("plan.json", str(path), "is no JSON object", "Mount the run's ConfigMap.")
+    return Node(document, "")
 
 
 def pool(plan: Node, name: str) -> Node:

@@ -5,14 +5,16 @@ Requests are short and few: a thread each, a read timeout, a bound on bodies, an
 
 from __future__ import annotations
 
+import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TypeVar
 
-from moerl_runtime.faults import InputFault
+from moerl_runtime.faults import InputFault, RuntimeFault
 
 BODY_BYTES_MAX = 64 * 2**20
 READ_TIMEOUT_SECONDS = 30.0
@@ -36,22 +38,51 @@ class Answer:
 
 
 Handler = Callable[[Request], Answer]
+S = TypeVar("S", bound=ThreadingHTTPServer)
 
 
 def address(listen: str) -> tuple[str, int]:
     """(host, port) of HOST:PORT. Raises InputFault for anything else, and for a host that means every interface."""
     host, colon, port = listen.rpartition(":")
-    if not colon or not port.isdigit() or not 0 <= int(port) < 65536:
+    if not colon or not (port.isascii() and port.isdigit()) or not 0 <= int(port) < 65536:
         raise InputFault("--listen", listen, "is not HOST:PORT", "Write the pod's address and a port.")
-    if host in ("", "0.0.0.0", "[::]", "*"):  # noqa: S104 - refused here
+    if host in ("", "[::]", "*") or _is_zero(host):
         raise InputFault("--listen", listen, "would listen on every interface", "Write the pod's own address.")
     return host.strip("[]"), int(port)
 
 
+def _is_zero(host: str) -> bool:
+    """Whether the resolver reads the host as 0.0.0.0, which has many spellings: `0`, `0x0`, `00.0`."""
+    try:
+        return socket.inet_aton(host) == bytes(4)
+    except OSError:
+        return False
+
+
+def bound(
+    kind: Callable[[tuple[str, int], type[BaseHTTPRequestHandler]], S],
+    listen: str,
+    connection: type[BaseHTTPRequestHandler],
+) -> S:
+    """A server that listens. Raises RuntimeFault for an address that cannot be bound, InputFault for one that may not."""
+    try:
+        return kind(address(listen), connection)
+    except OSError as error:
+        raise RuntimeFault(
+            "address",
+            listen,
+            f"cannot be bound: {error.strerror or error}",
+            "Write an address of this pod and a port that nothing listens on (`ss -ltn` shows those).",
+        ) from error
+
+
 @contextmanager
 def serving(listen: str, handler: Handler) -> Iterator[str]:
-    """Serves until the block ends; gives the URL, with the port that was free where `listen` says 0."""
-    server = ThreadingHTTPServer(address(listen), _connection_class(handler))
+    """Serves until the block ends; gives the URL, with the port that was free where `listen` says 0.
+
+    Raises RuntimeFault for an address that cannot be bound, InputFault for one that may not.
+    """
+    server = bound(ThreadingHTTPServer, listen, _connection_class(handler))
     server.daemon_threads = True
     with running(server) as url:
         yield url

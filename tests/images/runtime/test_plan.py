@@ -57,10 +57,18 @@ def test_what_is_missing_or_of_another_kind_is_named(tmp_path: Path, ask: object
         ask(plan.load(path))  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("text", [None, "{", ""])
+@pytest.mark.parametrize("text", [None, "{", "", "[" * 100_000], ids=["none", "cut", "empty", "deep"])
 def test_a_plan_that_cannot_be_read_is_wrong_input(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "plan.json"
     if text is not None:
         path.write_text(text)
     with pytest.raises(InputFault, match="cannot be read"):
+        plan.load(path)
+
+
+@pytest.mark.parametrize("text", ["[]", "1", "null"])
+def test_a_document_that_is_no_object_is_wrong_input(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    with pytest.raises(InputFault, match="is no JSON object"):
         plan.load(path)

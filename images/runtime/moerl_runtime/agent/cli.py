@@ -23,6 +23,7 @@ from moerl_runtime.agent.core import Core
 from moerl_runtime.agent.exported import METRICS
 from moerl_runtime.agent.grading import grader
 from moerl_runtime.agent.loop import Loop
+from moerl_runtime.arguments import port, url
 from moerl_runtime.engine.client import Engine, Refused, Unreachable
 from moerl_runtime.faults import InputFault
 from moerl_runtime.metrics import CONTENT_TYPE, Metrics
@@ -60,9 +61,12 @@ def register(commands: Any) -> None:
     lead = parts.add_parser("lead", help="the pod that serves an engine's HTTP", epilog=EPILOG)
     _common(lead)
     lead.add_argument(
-        "--router", metavar="URL", help="register the engine there; the trainer then drives it, not this agent"
+        "--router",
+        type=url,
+        metavar="URL",
+        help="register the engine there; the trainer then drives it, not this agent",
     )
-    lead.add_argument("--advertise", metavar="URL", help="the engine's URL for the router")
+    lead.add_argument("--advertise", type=url, metavar="URL", help="the engine's URL for the router")
     lead.add_argument(
         "--poll-seconds",
         type=int,
@@ -75,7 +79,7 @@ def register(commands: Any) -> None:
     follower.add_argument("--leader", required=True, metavar="HOST:PORT", help="the leader's agent")
     follower.set_defaults(handler=_follow)
     hook = parts.add_parser("await-drain", help="a follower's preStop hook", epilog=EPILOG)
-    hook.add_argument("--port", type=int, required=True, help="of the leader's agent")
+    hook.add_argument("--port", type=port, required=True, help="of the leader's agent")
     hook.add_argument(
         "--seconds", type=float, default=HOOK_SECONDS, help=f"to wait at most (default: {HOOK_SECONDS:g})"
     )
@@ -85,13 +89,15 @@ def register(commands: Any) -> None:
 def _common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pool", required=True, help="rollout pool of the plan that this pod belongs to")
     parser.add_argument("--listen", required=True, metavar="IP:PORT", help="the pod's own address")
-    parser.add_argument("--engine", required=True, metavar="URL", help="this pod's own engine")
+    parser.add_argument("--engine", required=True, type=url, metavar="URL", help="this pod's own engine")
     parser.add_argument("--models", required=True, type=Path, metavar="DIR", help="where models and versions lie")
     plans.add_argument(parser)
     parser.add_argument(
-        "--metrics-port", type=int, default=METRICS_PORT, help=f"for /metrics (default: {METRICS_PORT})"
+        "--metrics-port", type=port, default=METRICS_PORT, help=f"for /metrics (default: {METRICS_PORT})"
     )
-    parser.add_argument("--imds", default=imds.LINK_LOCAL, metavar="URL", help="instance metadata (default: EC2's own)")
+    parser.add_argument(
+        "--imds", type=url, default=imds.LINK_LOCAL, metavar="URL", help="instance metadata (default: EC2's own)"
+    )
     parser.add_argument(
         "--rebalance", action="store_true", help="drain on a rebalance recommendation, not only on a Spot notice"
     )

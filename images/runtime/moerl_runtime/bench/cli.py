@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from moerl_runtime import plan as plans
+from moerl_runtime.arguments import whole
 from moerl_runtime.bench import planned, report, verdict
 from moerl_runtime.bench.conclusions import conclusions
 from moerl_runtime.bench.launch import run_ranks
@@ -61,19 +62,19 @@ def register(commands: Any) -> None:
             default=backends[0],
             help=f"what carries the data (default: {backends[0]}); gloo runs the same code on CPUs",
         )
-        parser.add_argument("--ranks", type=int, help="processes on this node (default: the pool's GPUs)")
-        parser.add_argument("--repeats", type=int, default=20, help="timed runs of each step (default: 20)")
+        parser.add_argument("--ranks", type=whole(1), help="processes on this node (default: the pool's GPUs)")
+        parser.add_argument("--repeats", type=whole(1), default=20, help="timed runs of each step (default: 20)")
         parser.add_argument("--logs", type=Path, help="folder that keeps NCCL's logs (default: one that is removed)")
         if kind == "nccl":
-            parser.add_argument("--largest-mib", type=int, default=1024, help="largest message (default: 1024)")
+            parser.add_argument("--largest-mib", type=whole(1), default=1024, help="largest message (default: 1024)")
         else:
             parser.add_argument(
                 "--tokens",
-                type=int,
+                type=whole(1),
                 action="append",
                 help=f"tokens per rank, may be repeated (default: {verdict.PREFILL_TOKENS} and {verdict.DECODE_TOKENS})",
             )
-            parser.add_argument("--sms", type=int, help="multiprocessors for DeepEP's kernels; 0 lets it choose")
+            parser.add_argument("--sms", type=whole(0), help="multiprocessors for DeepEP's kernels; 0 lets it choose")
         parser.set_defaults(handler=_handle, kind=kind)
 
 

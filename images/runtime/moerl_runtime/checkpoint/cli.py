@@ -21,7 +21,7 @@ from moerl_runtime.checkpoint import crt, prune, resolve, restore, shared, trans
 from moerl_runtime.checkpoint.layout import Position
 from moerl_runtime.checkpoint.progress import Progress, size
 from moerl_runtime.checkpoint.shared import Shared
-from moerl_runtime.faults import InputFault
+from moerl_runtime.faults import InputFault, InputFaults
 from moerl_runtime.plan import Node
 from moerl_runtime.stop import on_stop
 from moerl_runtime.store import S3Client
@@ -275,9 +275,15 @@ def _pinned(arguments: Namespace, change: Callable[..., None], text: str) -> int
 def _place(arguments: Namespace) -> Place:
     variables = arguments.variables
     run = arguments.run or variables.get("MOERL_RUN", "")
+    faults = []
     if not run or "/" in run:
-        raise InputFault("--run", run, "names no run", "Write --run or set MOERL_RUN.")
-    document = run_plan.load(arguments.plan)
+        faults.append(InputFault("--run", run, "names no run", "Write --run or set MOERL_RUN."))
+    try:
+        document = run_plan.load(arguments.plan)
+    except InputFault as fault:
+        faults.append(fault)
+    if faults:
+        raise InputFaults(faults)
     return Place(
         s3=store.client(document["region"].text),
         plan=document,

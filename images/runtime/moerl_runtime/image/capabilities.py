@@ -52,10 +52,14 @@ def read(path: Path, *, stack: str) -> Capabilities:
     """The document of the image. Raises InputFault where it is missing, of another form or another stack's."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputFault(
             "capabilities", str(path), f"cannot be read: {error}", "Build with the arguments of `moerl image args`."
         ) from error
+    if not isinstance(document, dict):
+        raise InputFault(
+            "capabilities", str(path), "is no JSON object", "Build with the arguments of `moerl image args`."
+        )
     missing = sorted({field.name for field in fields(Capabilities)} ^ set(document))
     if missing:
         raise InputFault(
@@ -69,7 +73,7 @@ def read(path: Path, *, stack: str) -> Capabilities:
             "--stack",
             stack,
             f"is not the stack of the build arguments, {document['stack']}",
-            f"Pass `moerl image args {stack}` to the Dockerfile of that stack.",
+            f"Write --stack {document['stack']}, or pass what `moerl image args {stack}` prints to the Dockerfile of that stack.",
         )
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in document.items()

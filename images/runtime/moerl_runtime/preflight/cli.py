@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from moerl_runtime import plan as plans
+from moerl_runtime.arguments import output, whole
 from moerl_runtime.bench import planned
 from moerl_runtime.bench.settings import INDEX_VARIABLE
 from moerl_runtime.faults import InputFault
@@ -61,18 +62,18 @@ def register(commands: Any) -> None:
         )
         plans.add_argument(parser)
         parser.add_argument("--pool", required=True, help="pool of the plan that this node belongs to")
-        parser.add_argument("--json", type=Path, metavar="FILE", help="write the verdict there as well")
+        parser.add_argument("--json", type=output, metavar="FILE", help="write the verdict there as well")
         if name != "node":
-            parser.add_argument("--ranks", type=int, help="GPUs to use (default: the pod's by the plan)")
+            parser.add_argument("--ranks", type=whole(1), help="GPUs to use (default: the pod's by the plan)")
         if name != "gpu":
             _add_meeting(parser, alone=name == "node")
         if name == "fabric":
             parser.add_argument(
                 "--backend", choices=("nccl", "gloo"), default="nccl", help="gloo runs the same on CPUs"
             )
-            parser.add_argument("--tokens", type=int, action="append", help="tokens per rank, may be repeated")
+            parser.add_argument("--tokens", type=whole(1), action="append", help="tokens per rank, may be repeated")
             parser.add_argument(
-                "--largest-mib", type=int, default=fabric.LARGEST_MIB, help="the broadcast (default: 1024)"
+                "--largest-mib", type=whole(1), default=fabric.LARGEST_MIB, help="the broadcast (default: 1024)"
             )
             parser.add_argument(
                 "--logs", type=Path, help="folder that keeps NCCL's logs (default: one that is removed)"

@@ -35,7 +35,7 @@ def serving(
     """(URL, server) of an engine in this process. After a crash nothing answers any more, as if the process were gone."""
     engine = Engine(stepper, settings, clock=clock, on_crash=on_crash)
     routes = EngineServer(engine, stepper, settings, clock)
-    listener = Listener(serve.address(listen), _connection_class(routes))
+    listener = serve.bound(Listener, listen, _connection_class(routes))
     engine.start()
     with serve.running(listener) as url:
         try:

@@ -17,6 +17,7 @@ import boto3
 from botocore.exceptions import ClientError
 
 from moerl_runtime import plan, store, train_script
+from moerl_runtime.arguments import port
 from moerl_runtime.faults import InputFault
 from moerl_runtime.serve import serving
 from moerl_runtime.stop import on_stop
@@ -45,10 +46,10 @@ def register(commands: _SubParsersAction[ArgumentParser]) -> None:
     )
     plan.add_argument(parser)
     parser.add_argument("--config", type=Path, required=True, metavar="DIR", help="holds flags.json of the run")
-    parser.add_argument("--metrics-port", type=int, required=True, metavar="PORT", help="on POD_IP, for Prometheus")
+    parser.add_argument("--metrics-port", type=port, required=True, metavar="PORT", help="on POD_IP, for Prometheus")
     parser.add_argument(
         "--framework-metrics-port",
-        type=int,
+        type=port,
         required=True,
         metavar="PORT",
         help="where the framework exports its own, on this pod",

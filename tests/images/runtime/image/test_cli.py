@@ -63,10 +63,14 @@ def test_a_wrong_image_fails_the_build_and_shows_the_fix(
 
 def test_arguments_of_another_stack_are_wrong_input(document: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check("baseline", document) == 2
-    assert "moerl image args baseline" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "Write --stack efa-gda, or " in said
+    assert "moerl image args baseline" in said
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"stack": "efa-gda"}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "1", "[" * 100_000, '{"stack": "efa-gda"}'], ids=["empty", "list", "number", "deep", "partial"]
+)
 def test_a_document_of_another_form_is_wrong_input(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
