@@ -26,6 +26,7 @@ def main() -> int:
     from infra.config.loader import load, locate
     from infra.config.pins import load_pins, pins_path
     from infra.config.plan import build_plan
+    from infra.rendered_faults import rendered_faults
     from infra.stacks.deploy_gate import refusals, show_warnings
     from infra.stacks.platform import build_app, build_platform
 
@@ -40,7 +41,7 @@ def main() -> int:
         if context.get("pins") and not lock.is_file():
             print(f"-c pins={lock}: there is no such file", file=sys.stderr)
             return 2
-        loaded = load(path, pins=load_pins(lock))
+        loaded = load(path, pins=load_pins(lock), further=rendered_faults)
     except EnvironmentFault as fault:
         print(fault, file=sys.stderr)
         return 2

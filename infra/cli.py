@@ -39,6 +39,7 @@ from infra.operations import lock as locking
 from infra.operations import pool as pools
 from infra.operations.apply import ApplyFault, apply_folder, archive
 from infra.operations.registry import https_fetch
+from infra.rendered_faults import rendered_faults
 from infra.report import print_findings, print_plan
 
 T = TypeVar("T")
@@ -194,7 +195,7 @@ def lock(
     what the run's image is built from) and write the lock file."""
     path = _refusing(lambda: locate(env, ROOT), as_json)
     # The old lock may be for another version; it is about to be replaced, so it must not stop this.
-    plan = _plan_of(_refusing(lambda: load(path, pins=UNRESOLVED), as_json))
+    plan = _plan_of(_refusing(lambda: load(path, pins=UNRESOLVED, further=rendered_faults), as_json))
 
     def run() -> None:
         session = _session(plan)
@@ -575,7 +576,7 @@ def _digest(image: str | None) -> str | None:
 def _load(env: str, pins: Path | None, *, as_json: bool) -> Loaded:
     def read() -> Loaded:
         path = locate(env, ROOT)
-        return load(path, pins=load_pins(pins) if pins else None)
+        return load(path, pins=load_pins(pins) if pins else None, further=rendered_faults)
 
     return _refusing(read, as_json)
 

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import cdk8s
-
 from infra.config.pool_plan import LABEL_DOMAIN
 
 Object = dict[str, Any]
@@ -76,6 +74,9 @@ def component(name: str) -> dict[str, str]:
 
 def to_yaml(objects: Iterable[Object]) -> str:
     """A YAML stream. Same objects, same bytes."""
+    # It starts Node when it is imported: seconds that checks of the objects need not pay.
+    import cdk8s
+
     app = cdk8s.App()
     chart = cdk8s.Chart(app, "chart", disable_resource_name_hashes=True)
     for index, item in enumerate(objects):

@@ -17,6 +17,7 @@ from infra.config.plan import build_plan
 from infra.local.pins import fixture_pins
 from infra.operations.lock import lock_text
 from infra.stacks.names import stack_names
+from tests.shipped import text_of
 
 ROOT = Path(__file__).resolve().parents[1]
 EMBEDDED = "http://127.0.0.1:1"
@@ -72,6 +73,7 @@ WRONG = {
     "no environment": ({"validate": "true"}, "-c environment=NAME"),
     "unknown environment": ({"environment": "nope"}, "reference-p5en, starter-p5en"),
     "wrong file": ({"environment": "{folder}/wrong.yaml"}, "wrong.yaml:1: account: nothing, is required"),
+    "flags that only a render judged": ({"environment": "{folder}/flags.yaml"}, "workload.trainer.flags.nosuchflag: 3"),
     "no such lock": ({"environment": "starter-p5en", "pins": "{folder}/none.yaml"}, "there is no such file"),
     "wrong lock": ({"environment": "starter-p5en", "pins": "{folder}/wrong.yaml"}, "does not fit a lock file"),
 }
@@ -82,6 +84,8 @@ def test_wrong_input_ends_with_2_a_reason_and_no_assembly(
     context: dict[str, str] | None, said: str, tmp_path: Path
 ) -> None:
     (tmp_path / "wrong.yaml").write_text("name: x\n", encoding="utf-8")
+    flags = text_of("starter-p5en", {"workload.trainer.flags": {"nosuchflag": 3}})
+    (tmp_path / "flags.yaml").write_text(flags, encoding="utf-8")
     filled = context and {key: value.format(folder=tmp_path) for key, value in context.items()}
     done = start(tmp_path / "out", filled)
     assert done.returncode == 2

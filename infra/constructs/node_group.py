@@ -16,10 +16,11 @@ from constructs import Construct
 
 from infra.catalog.node_repair import MIN_REPAIR_WAIT_MINUTES, SOFT_REASONS
 from infra.config.environment import CapacityType
+from infra.config.node_data import pool_user_data
 from infra.config.pins import UNRESOLVED_TEXT
 from infra.config.plan import Plan
 from infra.config.pool_plan import PoolPlan
-from infra.config.user_data import JoinData, node_config, user_data
+from infra.config.user_data import JoinData
 
 METADATA_HOP_LIMIT = 2
 """Pods without Pod Identity (EBS CSI's node part, for one) read region and zone through one more hop."""
@@ -90,16 +91,7 @@ def launch_template(
             template.TagSpecificationProperty(resource_type=kind, tags=_instance_tags(plan, pool))
             for kind in ("instance", "volume", "network-interface")
         ],
-        user_data=cdk.Fn.base64(
-            user_data(
-                _node_config(pool, join),
-                pool.extra_user_data,
-                gpu_direct=pool.gpu_direct_driver,
-                driver_sources=pool.load_gdrdrv,
-                huge_pages=pool.host.huge_pages,
-                lustre_client=pool.host.lustre_client,
-            )
-        ),
+        user_data=cdk.Fn.base64(pool_user_data(pool, join)),
     )
     return template(scope, identifier, launch_template_data=data)
 
@@ -177,17 +169,6 @@ def _placement(scope: Construct, pool: PoolPlan) -> ec2.CfnLaunchTemplate.Placem
     else:
         name = pool.placement.name or ""
     return ec2.CfnLaunchTemplate.PlacementProperty(group_name=name)
-
-
-def _node_config(pool: PoolPlan, join: JoinData | None) -> str:
-    return node_config(
-        max_pods=pool.max_pods,
-        raid0=pool.raid0,
-        labels=dict(pool.labels),
-        taints=tuple(f"{taint.key}={taint.text()}" for taint in pool.taints),
-        join=join,
-        fast_image_pull=pool.host.fast_image_pull,
-    )
 
 
 def _instance_tags(plan: Plan, pool: PoolPlan) -> list[cdk.CfnTag]:

@@ -221,7 +221,8 @@ def _batch(plan: Plan, chosen: Flags) -> Iterator[Finding]:
         text = "".join(chosen.get(name, ()))
         number = count(text)
         if number is None:
-            yield _fault(f"{KEY}.{name}", text, "is not a count", "Write a number from 1 up.")
+            written = plan.workload.trainer.flags.get(name, text)
+            yield _fault(f"{KEY}.{name}", written, "is not a count", "Write a number from 1 up.")
             return
         numbers[name] = number
     groups, steps = numbers[BATCH_FLAG], numbers[STEPS_FLAG]
