@@ -106,7 +106,10 @@ def fleet(plan: Plan) -> dict[str, Any]:
             Chart(
                 title="Samples stored per second",
                 unit="short",
-                series=(("{{pool}}", "sum by (pool) (rate(moerl_agent_samples_total[5m]))"),),
+                series=(
+                    ("{{pool}}", "sum by (pool) (rate(moerl_agent_samples_total[5m]))"),
+                    ("{{pool}}, no grader had time", "sum by (pool) (rate(moerl_agent_grader_busy_total[5m]))"),
+                ),
             ),
             Chart(title="EFA bytes per second by node", unit="Bps", series=_efa(of_fleet)),
             Chart(
