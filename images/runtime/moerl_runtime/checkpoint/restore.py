@@ -60,6 +60,8 @@ def restore(
     scratch = directory.resolve().parent
     handover.clear(directory)
     (directory / handover.TRACKER_NAME).unlink(missing_ok=True)
+    for half in directory.glob(f".{handover.TRACKER_NAME}.*"):
+        half.unlink(missing_ok=True)  # of a restore that died while it wrote the tracker
     disk.sync(directory)
     wanted = () if chosen is None else files_of(chosen.complete)
     staging = scratch / STAGING_NAME

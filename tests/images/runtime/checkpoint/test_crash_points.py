@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
 from moerl_runtime.checkpoint import handover, upload
+from moerl_runtime.checkpoint.layout import Position
 from moerl_runtime.protocol import Attempt
 
 from .bed import (
@@ -194,3 +197,70 @@ def test_a_restore_that_dies_at_any_call_never_leaves_a_save_that_looks_whole(
             assert (tracker(left), held(left)) in (("30", content(1, 30)), ("10", left_over | content(1, 10)))
         assert bring(service.client(), left) is not None
         assert (tracker(left), held(left)) == ("10", left_over | content(1, 10))
+
+
+CHANGES = ("mkdir", "rmdir", "unlink", "link", "replace", "rename", "fsync")
+"""How this package changes names on a disk, and has them last."""
+
+
+@contextmanager
+def dying_on_disk(number: int, moment: Moment) -> Iterator[list[str]]:
+    """The process dies at its change `number` of the disk, and makes none after it. Gives the names of those that it made."""
+    made: list[str] = []
+    dead = False
+
+    def dies(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def change(*arguments: Any, **named: Any) -> Any:
+            nonlocal dead
+            at_it = len(made) == number
+            dead = dead or (at_it and moment == "before")
+            if dead:
+                raise Crash
+            found = real(*arguments, **named)
+            made.append(name)
+            if at_it:
+                dead = True
+                raise Crash
+            return found
+
+        return change
+
+    with pytest.MonkeyPatch.context() as patched:
+        for name in CHANGES:
+            patched.setattr(os, name, dies(name, getattr(os, name)))
+        yield made
+
+
+def test_a_restore_that_dies_at_any_change_of_the_disk_never_leaves_a_save_that_looks_whole(
+    committed: tuple[FakeS3, Path], tmp_path: Path
+) -> None:
+    service, _ = committed
+    cursor = "checkpoints/rollout/global_dataset_state_dict_30.pt"
+    left_over = {cursor: content(1, 30)[cursor]}
+    before = content(1, 30) | dict(list(content(1, 10).items())[:4])
+    before["checkpoints/iter_0000010/common.pt"] = b"1-10-damage"
+    before["checkpoints/iter_0000010/__9_0.distcp"] = b"of a save that died"
+    before[".restoring/000001-00000005/checkpoints/iter_0000005/common.pt"] = b"of another restore"
+    whole = ("10", left_over | content(1, 10))
+    seen, number, ended = set(), 0, False
+    while not ended:
+        for moment in ("before", "after"):
+            left = tmp_path / f"{number}-{moment}"
+            save(left, before)
+            handover.write(left / "checkpoints" / handover.TRACKER_NAME, "30")
+            handover.mark_restored(left / "checkpoints", Position(attempt=1, step=30))
+            with dying_on_disk(number, moment) as made:  # type: ignore[arg-type]
+                try:
+                    bring(service.client(), left)
+                    ended = True
+                except Crash:
+                    seen.update(made)
+            if tracker(left) is not None:
+                assert (tracker(left), held(left)) in (("30", before), whole), (number, moment)
+            if handover.restored(left / "checkpoints") == Position(attempt=1, step=10):
+                assert held(left).items() >= whole[1].items(), (number, moment)
+            assert bring(service.client(), left) is not None
+            assert (tracker(left), held(left)) == whole, (number, moment)
+        number += 1
+    assert seen == set(CHANGES) - {"rename"}
+    assert number > 40
