@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 import threading
 import time
@@ -19,7 +20,7 @@ from moerl_runtime.bench.conclusions import conclusions
 from moerl_runtime.bench.launch import run_ranks
 from moerl_runtime.bench.settings import INDEX_VARIABLE, MIB, Settings
 from moerl_runtime.plan import Node
-from moerl_runtime.preflight.check import exit_code
+from moerl_runtime.preflight.check import details, exit_code
 
 SECONDS = 1800.0
 
@@ -101,6 +102,8 @@ def _run(settings: Settings, plan: Node, folder: Path, variables: Mapping[str, s
         pause=threading.Event().wait,
     )
     lines, found, checks = conclusions(settings, plan, outcome)
+    for text in details(checks):
+        print(text, file=sys.stderr, flush=True)
     if settings.node > 0:
         print(f"{report.verdict_lines(checks)[-1]}; the results of all nodes are in the log of the first one")
         return exit_code(checks)

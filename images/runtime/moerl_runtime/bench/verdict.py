@@ -153,19 +153,22 @@ def one_nccl(ranks: Sequence[Mapping[str, Any]], wanted: str | None) -> tuple[Ch
         return ()
     paths = sorted({path for entry in loaded for path in entry["paths"]})
     versions = sorted({entry["version"] for entry in loaded})
+    twice = any(len(entry["paths"]) > 1 for entry in loaded)
     return (
         judged(
             "one NCCL",
             all(len(entry["paths"]) == 1 for entry in loaded),
             found=", ".join(paths) or "none",
             needed="one libnccl.so in a process",
-            fix="Remove the second one from the image, or LD_PRELOAD the one that the stack names.",
-            cause="nccl-twice",
+            fix="Remove the second one from the image, or LD_PRELOAD the one that the stack names."
+            if twice
+            else "torch has brought none: install it again after the last pip step (build/install-nccl.sh).",
+            cause="nccl-twice" if twice else "nccl-missing",
         ),
         judged(
             "NCCL version",
             len(versions) == 1 and (wanted is None or versions[0] == wanted),
-            found=", ".join(versions),
+            found=", ".join(filter(None, versions)) or "none",
             needed=wanted or "the same on all ranks",
             fix="A later pip step pulled another in: force nvidia-nccl last in the image build.",
             cause="nccl-version",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 import threading
 import time
@@ -19,7 +20,7 @@ from moerl_runtime.bench.settings import INDEX_VARIABLE
 from moerl_runtime.faults import InputFault
 from moerl_runtime.plan import Node
 from moerl_runtime.preflight import fabric, identity, peers
-from moerl_runtime.preflight.check import FAILED, Check, causes, document, exit_code, failed, skipped
+from moerl_runtime.preflight.check import FAILED, Check, causes, details, document, exit_code, failed, skipped
 from moerl_runtime.preflight.collect import collect, run_program
 from moerl_runtime.preflight.expected import Expected, expected
 from moerl_runtime.preflight.gpu_parts import gpu_checks
@@ -29,8 +30,8 @@ ADDRESS_VARIABLE = "POD_IP"
 
 EPILOG = """exit codes: 0 passed (warnings do not fail), 1 a check failed, 2 wrong input.
 
-One line per check: what was found, and where it is wrong what is needed and how to get there. The last line on stdout is
-the verdict as one JSON document; `cause` is a stable word for programs.
+One line per check: what was found, and where it is wrong what is needed and how to get there; what programs printed that
+failed is in full on stderr. The last line on stdout is the verdict as one JSON document; `cause` is a stable word for programs.
 
 examples:
   preflight node --pool trainer
@@ -227,6 +228,8 @@ def _show(checks: Sequence[Check]) -> None:
 
 def _finish(checks: Sequence[Check], wanted: Expected, file: Path | None) -> int:
     wrong = failed(checks)
+    for text in details(checks):
+        print(text, file=sys.stderr, flush=True)
     print(f"FAILED: {', '.join(check.name for check in wrong)}" if wrong else "passed")
     code = exit_code(checks)
     verdict = {

@@ -6,20 +6,25 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from moerl_runtime.bench import planned, verdict
 from moerl_runtime.bench.launch import run_ranks
 from moerl_runtime.bench.settings import Backend, Case, Settings
-from moerl_runtime.preflight.check import Check, failed, judged, skipped
-from moerl_runtime.preflight.collect import Runner
+from moerl_runtime.preflight.check import Check, causes, failed, judged, skipped, telling
+from moerl_runtime.preflight.collect import Ran, Runner
 from moerl_runtime.preflight.expected import Expected
 
 PROBE_SECONDS = 120.0
+IMPORT_SECONDS = 300.0
+"""torch out of an image whose layers come as they are read."""
 RANKS_SECONDS = 420.0
 """Kernels are compiled on the first run; later ones find them in the cache."""
 TOKENS, REPEATS = 128, 3
 LOOPBACK, PORT = "127.0.0.1", 29_501
+TRAFFIC = "expert traffic on this node"
 
 _CUDA_ERRORS: Mapping[int, tuple[str, str, str]] = {
     -1: ("no-libcuda", "libcuda.so.1 is not there", "Request GPUs, and NVIDIA_DRIVER_CAPABILITIES=compute,utility."),
@@ -73,6 +78,47 @@ def judge_probe(output: str, *, gpus: int) -> Check:
     )
 
 
+def judge_libraries(ran: Ran | None, wanted: str | None) -> tuple[Check, ...]:
+    """The verdict over what nccl_probe printed, for NCCL of version `wanted`; None: any version will do.
+
+    Ranks would say it in the traceback of whichever dies first.
+    """
+    output = ran.output if ran is not None else ""
+    loaded = _loaded(output)
+    if ran is not None and ran.code == 0 and loaded is not None:
+        return (
+            Check(name="imports", status="ok", found="as a rank does them"),
+            *verdict.one_nccl([{"software": {"nccl": loaded}}], wanted),
+        )
+    error = (telling(output) or ["ended without an answer"])[-1]
+    about_nccl = loaded is not None and "nccl" in error.lower()
+    nccl = verdict.one_nccl([{"software": {"nccl": loaded}}], wanted) if about_nccl else ()
+    check = judged(
+        "imports",
+        False,
+        found=f"a process that imports as ranks do has failed\n{output}" if output else error,
+        needed="torch, and deep_ep where the plan uses it",
+        fix="Build DeepEP with the one NCCL and install nothing over that (build/install-nccl.sh): EP_SUPPRESS_NCCL_CHECK "
+        "hides what then crashes."
+        if about_nccl
+        else "Build the extension against the installed torch.",
+        cause=next(iter(causes(nccl)), "nccl-foreign") if about_nccl else "import-failed",
+    )
+    return (check, *nccl)
+
+
+def _loaded(output: str) -> Mapping[str, Any] | None:
+    """The probe's document among what libraries print; None where it did not come so far."""
+    for line in output.splitlines():
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(found, dict) and {"paths", "version"} <= found.keys():
+            return found
+    return None
+
+
 def settings_for(expected: Expected, ranks: int) -> Settings:
     """One node, few tokens: this is about right and wrong."""
     backend: Backend = "deep_ep" if expected.deepep else "nccl"
@@ -101,14 +147,19 @@ def gpu_checks(
     pause: Callable[[float], object],
     ranks: int | None = None,
 ) -> tuple[Check, ...]:
-    """In order; the second is left out where the first fails. `ranks` stand for the pod's GPUs on another machine."""
+    """In order; what follows one that fails is left out. `ranks` stand for the pod's GPUs on another machine."""
     count = expected.gpus if ranks is None else ranks
     probed = run([sys.executable, "-m", "moerl_runtime.preflight.cuda_probe"], PROBE_SECONDS)
     first = judge_probe(probed.output if probed is not None else "", gpus=count)
     if failed([first]):
-        return (first, skipped("expert traffic on this node", "CUDA does not work"))
+        return (first, skipped(TRAFFIC, "CUDA does not work"))
+    modules = ["torch", "deep_ep"] if expected.deepep else ["torch"]
+    imported = run([sys.executable, "-m", "moerl_runtime.preflight.nccl_probe", *modules], IMPORT_SECONDS)
+    before = (first, *judge_libraries(imported, expected.nccl))
+    if failed(before):
+        return (*before, skipped(TRAFFIC, "its libraries are not right"))
     if count < 2:
-        return (first, skipped("expert traffic on this node", "one GPU: nothing to exchange"))
+        return (*before, skipped(TRAFFIC, "one GPU: nothing to exchange"))
     settings = settings_for(expected, count)
     with tempfile.TemporaryDirectory(prefix="moerl-preflight-") as folder:
         outcome = run_ranks(
@@ -116,18 +167,19 @@ def gpu_checks(
         )
     if not outcome.ranks:
         return (
-            first,
+            *before,
             Check(
-                name="expert traffic on this node",
+                name=TRAFFIC,
                 status="failed",
                 found=outcome.failure,
                 needed="dispatch and combine between the node's GPUs",
-                fix="The last lines of the rank that failed say why; an NCCL that is not the image's is the usual reason.",
+                fix="The last lines of the rank that failed say why; its NCCL is the image's, as seen before.",
                 cause="expert-traffic",
             ),
         )
     return (
-        first,
-        *verdict.one_nccl(outcome.ranks, expected.nccl),
+        *before,
+        # Again, for what ranks have loaded since.
+        *(replace(check, name=f"{check.name} (ranks)") for check in verdict.one_nccl(outcome.ranks, expected.nccl)),
         *verdict.correctness(settings, outcome.ranks),
     )

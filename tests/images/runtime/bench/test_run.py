@@ -156,14 +156,19 @@ def test_a_bench_whose_ranks_cannot_start_fails_with_their_words(
     plan: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "moerl_runtime.bench.cli.run_ranks", lambda *_, **__: Outcome(ranks=(), failure="no NVIDIA driver")
+        "moerl_runtime.bench.cli.run_ranks",
+        lambda *_, **__: Outcome(ranks=(), failure="rank 0 ended with 1\n  File x\nno NVIDIA driver"),
     )
-    code, lines, found = bench(
-        capsys, "nccl", "--plan", plan, "--pool", "trainer", "--nodes", "1", "--rendezvous", "127.0.0.1:29500"
+    code = main(
+        ["bench", "nccl", "--plan", plan, "--pool", "trainer", "--nodes", "1", "--rendezvous", "127.0.0.1:29500"],
+        variables={**os.environ},
     )
+    printed = capsys.readouterr()
+    *lines, last = printed.out.splitlines()
     assert code == 1
-    assert (found["verdict"], found["causes"]) == ("failed", ["ranks"])
-    assert any("no NVIDIA driver" in line for line in lines)
+    assert (json.loads(last)["verdict"], json.loads(last)["causes"]) == ("failed", ["ranks"])
+    assert [line for line in lines if "rank 0 ended with 1 ... no NVIDIA driver; needed" in line]
+    assert "  File x\nno NVIDIA driver\n" in printed.err
 
 
 def test_settings_survive_the_way_to_a_rank(tmp_path: Path) -> None:

@@ -111,6 +111,7 @@ def test_one_wrong_token_on_one_rank_fails() -> None:
         (["/a/libnccl.so.2"], "2.31.2", []),
         (["/a/libnccl.so.2"], "2.29.7", ["nccl-version"]),
         (["/a/libnccl.so.2", "/b/libnccl.so.2"], "2.31.2", ["nccl-twice"]),
+        ([], "", ["nccl-missing", "nccl-version"]),
     ],
 )
 def test_another_nccl_and_a_second_one_are_told_apart(paths: list[str], version: str, wrong: list[str]) -> None:
