@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 EMULATOR_PYTHON = ROOT / ".venv-emulator" / "bin" / "python"
 
+SMOKE_FOLDER = "smoke"
+"""Logs of the smoke job, below the demo's folder; its plot lies beside it."""
+
 NOT_PROVEN = (
     "that AWS has the capacity, the quotas or the reservations: no instance is launched",
     "how long AWS takes: the embedded control plane is active at once",
@@ -275,7 +278,7 @@ def _smoke(plan: Plan, running: server.Server, out: Path, summary: Summary, cons
         console.print(line, highlight=False, markup=False)
 
     try:
-        summary.smoke = smoke.run(plan, out / "smoke", variables, say)
+        summary.smoke = smoke.run(plan, out / SMOKE_FOLDER, variables, say)
     except smoke_fleet.SmokeError as fault:
         raise StepError(f"the smoke job: {fault}") from fault
 
@@ -329,11 +332,11 @@ def report(summary: Summary, out: Path, console: Console) -> None:
     if summary.second_deploy_changes == 0:
         console.print("second deploy: no changes")
     if summary.smoke:
-        from infra.local import smoke_report
+        from infra.local import smoke, smoke_report
 
         for line in smoke_report.lines(summary.smoke):
             console.print(line, highlight=False)
-        console.print(f"  plot: {out / 'smoke' / 'smoke.png'}", highlight=False)
+        console.print(f"  plot: {smoke.picture(out / SMOKE_FOLDER)}", highlight=False)
     console.print(f"{sum(summary.steps.values()):.0f} s in all; {out / 'summary.json'}", highlight=False)
     console.print("\n[bold]Not proven here[/]")
     for line in summary.not_proven:

@@ -27,8 +27,9 @@ def run(
     """The `smoke` section of the summary. `variables` are the environment in which boto3 talks to the embedded AWS.
 
     Raises SmokeError if anything is lost, the reward does not rise, the resume did not happen, or time runs out. Leaves
-    logs, step log and plot in `out`, and no process.
+    logs and step log in `out`, the plot beside it, and no process.
     """
+    picture(out).unlink(missing_ok=True)
     # Versions of weights that an earlier job left would pass for this one's.
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
@@ -44,8 +45,13 @@ def run(
         loaded = fleet.loaded()
     found = summarize(steps, final, series, resumed, fleet.record, loaded)
     (out / "steps.json").write_text(json.dumps([asdict(step) for step in steps]), encoding="utf-8")
-    plot(out / "smoke.png", steps, fleet.record)
+    plot(picture(out), steps, fleet.record)
     faults = judge(found, course)
     if faults:
         raise SmokeError("; ".join(faults))
     return found
+
+
+def picture(out: Path) -> Path:
+    """The plot of a job that leaves its logs in `out`."""
+    return out.with_suffix(".png")
