@@ -30,6 +30,9 @@ SERVERS: Mapping[str, tuple[int, tuple[type[do.Effect], ...]]] = MappingProxyTyp
         "publish": (64, (do.Publish,)),
         "fetch": (1, (do.Fetch,)),
         "probe": (2, (do.Probe, do.Inspect, do.CountLive)),
+        # One after the other: whatever a load does to the engine is over before the next thing is begun there. One that hangs
+        # holds a reset, so the engine serves nothing; it could not. Its connection ends with its process, and Kubernetes makes
+        # all pods of an engine anew where one is lost. A drain asks for nothing of these but to leave a router.
         "weights": (1, (do.Load, do.Verify, do.Reset, do.Register, do.Deregister)),
         "pause": (4, (do.Pause, do.Resume)),
         "abort": (4, (do.AbortAll,)),

@@ -277,6 +277,14 @@ class Weights:
         self._agenda.do(do.Verify(effect.tag))
 
     def verified(self, event: do.Verified) -> None:
+        """The engine names what it was told to load, so this very load has ended there, in a process that was not started again.
+        That the files are the version was proven when they came.
+
+        SGLang (0.5.19) also has `/weights_checker`, a checksum of what lies on the GPUs. It is not asked: it is over the engine's
+        own layout, sharded, fused and dequantized, which cannot be computed from files. It could only be told from that of the
+        version before, which it may rightly equal: a warm-up's first step changes nothing. Each call reads all weights, with
+        copies in bfloat16 beside a full KV cache, while requests are held.
+        """
         reload = self.reload
         if reload is None or reload.step is not Step.VERIFYING or reload.tag != event.effect.tag:
             return

@@ -9,7 +9,7 @@ import pytest
 from moerl_runtime.agent import effects as do
 from moerl_runtime.agent.core import BROKEN, LEFT_LEASED, ORDERLY
 from moerl_runtime.agent.states import State
-from tests.images.runtime.agent.simulation import QUEUES, SETTINGS, Agent, Engine, World, current
+from tests.images.runtime.agent.simulation import QUEUES, SETTINGS, Agent, Engine, Member, World, current
 from tests.images.runtime.agent.test_serving import outcomes, sample_of
 
 BUDGET_SECONDS = SETTINGS.drain_seconds
@@ -174,6 +174,48 @@ def test_a_long_poll_that_hangs_is_not_waited_for(world: World) -> None:
     world.run_for(3)
     agent.notice()
     assert drained(world, agent) < SETTINGS.poll_seconds + 6
+    assert agent.core.exit_code == ORDERLY
+
+
+def test_a_load_that_hangs_is_not_waited_for(world: World) -> None:
+    agent, engine = busy(world, seconds=1000.0)
+    agent.hung |= {do.Load}
+    world.point_at(current(1))
+    world.run_for(20)
+    assert engine.paused, "a load that hangs holds what runs"
+    agent.notice()
+    world.run_for(60 + 6)
+    assert not engine.paused
+    assert visible(world) == 4
+    drained(world, agent)
+    assert (agent.core.exit_code, outcomes(agent)) == (ORDERLY, {"returned": 4})
+    assert not world.stored()
+
+
+@pytest.mark.parametrize("ends", ["gone", "silent"])
+def test_a_lost_part_of_the_engine_gives_tasks_back_whatever_a_load_does(world: World, ends: str) -> None:
+    for group in range(4):
+        world.issue(group)
+    engine = Engine(world, seconds=lambda: 1000.0)
+    agent = Agent(world, engine, settings=replace(SETTINGS, group_size=2))
+    member = Member(world, agent)
+    member.say(current())
+    world.run_for(5)
+    assert len(engine.asked) == 16
+    agent.hung |= {do.Load}
+    world.point_at(current(1))
+    world.run_for(20)
+    member.say(current(1))
+    world.run_for(5)
+    assert engine.paused, "a load that hangs holds what runs"
+    if ends == "gone":
+        member.say(engine=False)
+    else:
+        member.fall_silent()
+    world.run_for(25)
+    assert outcomes(agent) == {"returned": 4}
+    agent.notice()
+    assert drained(world, agent) <= BUDGET_SECONDS
     assert agent.core.exit_code == ORDERLY
 
 
