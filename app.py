@@ -22,9 +22,9 @@ ROOT = Path(__file__).resolve().parent
 def main() -> int:
     use_pinned_node(os.environ)
     # jsii starts Node when aws_cdk is imported, so these come after.
-    from infra.config.faults import EnvironmentFault
-    from infra.config.loader import load, locate
-    from infra.config.pins import load_pins, pins_path
+    from infra.config.documents import is_file
+    from infra.config.faults import EnvironmentFault, addressed
+    from infra.config.loader import load_named
     from infra.config.plan import build_plan
     from infra.rendered_faults import rendered_faults
     from infra.stacks.deploy_gate import refusals, show_warnings
@@ -36,12 +36,11 @@ def main() -> int:
         print("Say which environment: npx cdk deploy --all -c environment=NAME", file=sys.stderr)
         return 2
     try:
-        path = locate(name, ROOT)
-        lock = Path(context["pins"]) if context.get("pins") else pins_path(path)
-        if context.get("pins") and not lock.is_file():
+        lock = Path(context["pins"]) if context.get("pins") else None
+        if lock is not None and not is_file(lock):
             print(f"-c pins={lock}: there is no such file", file=sys.stderr)
             return 2
-        loaded = load(path, pins=load_pins(lock), further=rendered_faults)
+        loaded = load_named(name, ROOT, lock=lock, further=rendered_faults)
     except EnvironmentFault as fault:
         print(fault, file=sys.stderr)
         return 2
@@ -49,7 +48,7 @@ def main() -> int:
     endpoint = urlsplit(os.environ.get("AWS_ENDPOINT_URL", "")).hostname
     refused = refusals(plan, embedded=endpoint in {"127.0.0.1", "localhost", "::1"})
     if refused:
-        print("\n".join(refused), file=sys.stderr)
+        print(addressed("\n".join(refused), name), file=sys.stderr)
         return 2
     app = build_app(validate=str(context.get("validate", "")).lower() == "true")
     build_platform(app, plan)

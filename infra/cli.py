@@ -14,22 +14,31 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 import boto3
 import typer
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    SSOError,
+    TokenRetrievalError,
+)
 from rich.console import Console
 from rich.text import Text
 
 from infra.catalog import CATALOG, Software
-from infra.config.faults import EnvironmentFault, Finding
+from infra.config.faults import EnvironmentFault, Finding, addressed, count
 from infra.config.image_arguments import ImageArguments, image_arguments
-from infra.config.loader import Loaded, load, locate
+from infra.config.loader import Loaded, load_named
 from infra.config.outputs import load_outputs
-from infra.config.pins import UNRESOLVED, load_pins, pins_path
+from infra.config.pins import UNRESOLVED, pins_path
 from infra.config.plan import Plan, build_plan
 from infra.config.pool_plan import PoolPlan
 from infra.interrupt import interruptible
@@ -48,6 +57,13 @@ ACCOUNT = re.compile(r"[0-9]{12}")
 REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-[0-9]")
 ROOT = Path(__file__).resolve().parent.parent
 OK, FAILED, WRONG_INPUT, TIMED_OUT, NOT_HERE = 0, 1, 2, 3, 4
+NO_CREDENTIALS = (NoCredentialsError, PartialCredentialsError, ProfileNotFound, SSOError, TokenRetrievalError)
+NOT_SIGNED_IN = {"ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId", "UnrecognizedClientException"}
+SIGN_IN = (
+    "Write AWS_PROFILE=NAME before the command, NAME of a profile of this account, and run `aws sso login --profile NAME`"
+    " first where it signs in through IAM Identity Center; a pipeline sets AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and"
+    " AWS_SESSION_TOKEN."
+)
 OUTCOMES = {FAILED: "failed", WRONG_INPUT: "wrong input", NOT_HERE: "not built here"}
 
 out, err = Console(), Console(stderr=True)
@@ -56,6 +72,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Mixture-of-Experts reinforcement learning on Amazon EKS, from one file.",
     epilog="ENV is a name under environments/ or a path. Exit codes: 0 done, 1 failed, 2 wrong input, 3 timed out,"
     " 4 not possible against this AWS.",
@@ -74,6 +91,21 @@ PinsOption = Annotated[
 ]
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"moerl {version('moerl')}")
+        raise typer.Exit(OK)
+
+
+@app.callback()
+def start(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """Options that need no command."""
+
+
 @app.command(epilog="Example: moerl validate reference-p5en --json")
 def validate(env: Env, pins: PinsOption = None, as_json: Json = False) -> None:
     """Check an environment file: every fault and warning at once, nothing written."""
@@ -82,7 +114,7 @@ def validate(env: Env, pins: PinsOption = None, as_json: Json = False) -> None:
         _json({"path": loaded.path, "valid": True, "findings": [found.document() for found in loaded.warnings]})
         return
     print_findings(loaded.warnings, loaded.path, out)
-    _say(out, "valid", "green", f"{loaded.path}, {len(loaded.warnings)} warnings")
+    _say(out, "valid", "green", f"{loaded.path}, {count(len(loaded.warnings), 'warning')}")
 
 
 @app.command(name="plan", epilog="Example: moerl plan reference-p5en")
@@ -92,7 +124,7 @@ def show_plan(env: Env, pins: PinsOption = None, as_json: Json = False) -> None:
     if as_json:
         _json(plan.document())
     else:
-        print_plan(plan, out)
+        print_plan(plan, out, env=env)
 
 
 @app.command(epilog="Example: moerl render reference-p5en --out dist/reference-p5en")
@@ -124,7 +156,7 @@ def render(
     from infra.render import render as write
 
     def run() -> None:
-        written = _refusing(lambda: write(plan, folder, image=_digest(image), outputs=known), as_json)
+        written = _refusing(lambda: write(plan, folder, image=_digest(image, env), outputs=known), as_json)
         if as_json:
             files = [str(file) for file in written.files]
             _json({"files": files, "left_out": list(written.left_out), "unresolved": list(plan.unresolved)})
@@ -135,7 +167,7 @@ def render(
         for reason in written.left_out:
             _say(err, "left out", "yellow", reason)
         if plan.unresolved:
-            missing = f"{len(plan.unresolved)} pins, shown as 'unresolved': run moerl lock {env}"
+            missing = addressed(f"{count(len(plan.unresolved), 'pin')}, shown as 'unresolved': run moerl lock ENV", env)
             _say(err, "unresolved", "yellow", missing)
 
     _attempt(run, as_json)
@@ -155,7 +187,7 @@ def apply(
     try:
         archive(folder)
     except ApplyFault as error:
-        _stop(WRONG_INPUT, error, as_json)
+        _stop(WRONG_INPUT, addressed(str(error), env), as_json)
     if _embedded():
         why = (
             "the embedded AWS has no container engine, so its builds apply nothing. Run this against an account, after"
@@ -171,7 +203,7 @@ def apply(
             s3=session.client("s3"),
             codebuild=session.client("codebuild"),
             logs=session.client("logs"),
-            report=lambda line: err.print(line, highlight=False, markup=False),
+            report=lambda line: err.print(line, highlight=False, markup=False, soft_wrap=True),
             wait=time.sleep,
             action="diff" if diff else "apply",
         )
@@ -193,9 +225,9 @@ def lock(
 ) -> None:
     """Look up the pins that only AWS, registries and repositories know (AMI release, add-on builds, kubectl, images, charts,
     what the run's image is built from) and write the lock file."""
-    path = _refusing(lambda: locate(env, ROOT), as_json)
     # The old lock may be for another version; it is about to be replaced, so it must not stop this.
-    plan = _plan_of(_refusing(lambda: load(path, pins=UNRESOLVED, further=rendered_faults), as_json))
+    loaded = _refusing(lambda: load_named(env, ROOT, pins=UNRESOLVED, further=rendered_faults), as_json)
+    plan = _plan_of(loaded)
 
     def run() -> None:
         session = _session(plan)
@@ -211,7 +243,7 @@ def lock(
             embedded=_embedded(),
             report=lambda line: err.print(line, highlight=False, markup=False, soft_wrap=True),
         )
-        target = file or pins_path(path)
+        target = file or pins_path(Path(loaded.path))
         target.write_text(locking.lock_text(plan.name, pins), encoding="utf-8")
         if as_json:
             _json({"file": str(target), "pins": pins.model_dump(mode="json")})
@@ -279,7 +311,7 @@ def image_build(
     try:
         made = images.source(ROOT, arguments, anew=datetime.now(UTC).date().isoformat() if anew else None)
     except images.SourceFault as error:
-        _stop(WRONG_INPUT, error, as_json)
+        _stop(WRONG_INPUT, addressed(str(error), env), as_json)
 
     def report(line: str) -> None:
         err.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -348,7 +380,7 @@ def pool_scale(
 
     def show(progress: pools.Progress) -> None:
         if not as_json:
-            out.print(f"{progress.in_service} of {progress.wanted} nodes in service", highlight=False)
+            out.print(f"{progress.in_service} of {progress.wanted} nodes in service", highlight=False, soft_wrap=True)
             for problem in progress.problems:
                 out.print(Text(f"  {problem}", "yellow"), soft_wrap=True)
 
@@ -547,7 +579,7 @@ def _kubernetes_up(folder: Path, env: str) -> None:
             plan,
             local_schemas(os.environ),
             bound=False,
-            progress=lambda step: err.print(f"starting {step}", highlight=False),
+            progress=lambda step: err.print(f"starting {step}", highlight=False, markup=False, soft_wrap=True),
         )
     except (ProgramsMissing, ProcessFault, ApiFault, TimeoutError) as error:
         _say(err, "not started", "red", str(error))
@@ -559,26 +591,24 @@ def _kubernetes_up(folder: Path, env: str) -> None:
     out.print(f"export KUBECONFIG={started.kubeconfig}", highlight=False, soft_wrap=True)
 
 
-def _digest(image: str | None) -> str | None:
+def _digest(image: str | None, env: str) -> str | None:
     """The image as it was given. Wrong input when it is not named by digest: a tag may be another image tomorrow."""
-    if image is not None and not IMAGE.fullmatch(image):
-        finding = Finding(
-            rule="render.image",
-            key="--image",
-            value=image,
-            why="is not named by digest, and a tag may mean another image tomorrow",
-            fix="Write REPOSITORY@sha256:DIGEST.",
+    if image is None or IMAGE.fullmatch(image):
+        return image
+    if image:
+        why, fix = (
+            "is not named by digest, and a tag may mean another image tomorrow",
+            "Write REPOSITORY@sha256:DIGEST.",
         )
-        raise EnvironmentFault("command line", (finding,))
-    return image
+    else:
+        why = addressed("is empty: `moerl image digest ENV` printed none", env)
+        fix = "Build one with `moerl image build`, or leave the option out: the workloads are then left out too."
+    finding = Finding(rule="render.image", key="--image", value=image, why=why, fix=fix)
+    raise EnvironmentFault("command line", (finding,))
 
 
 def _load(env: str, pins: Path | None, *, as_json: bool) -> Loaded:
-    def read() -> Loaded:
-        path = locate(env, ROOT)
-        return load(path, pins=load_pins(pins) if pins else None, further=rendered_faults)
-
-    return _refusing(read, as_json)
+    return _refusing(lambda: load_named(env, ROOT, lock=pins, further=rendered_faults), as_json)
 
 
 def _plan(env: str, pins: Path | None, *, as_json: bool) -> Plan:
@@ -643,8 +673,8 @@ def _refuse(path: str, findings: tuple[Finding, ...], as_json: bool) -> NoReturn
         _json({"path": path, "valid": False, "findings": [found.document() for found in findings]})
     else:
         print_findings(findings, path, err)
-        count = sum(found.severity == "fault" for found in findings)
-        _say(err, "refused", "red", f"{path}: {count} faults, nothing written")
+        number = sum(found.severity == "fault" for found in findings)
+        _say(err, "refused", "red", f"{path}: {count(number, 'fault')}, nothing written")
     raise typer.Exit(WRONG_INPUT)
 
 
@@ -662,8 +692,17 @@ def _attempt(run: Callable[[], None], as_json: bool) -> None:
         run()
     except pools.PoolError as error:
         _stop(WRONG_INPUT, error, as_json)
-    except (locking.LockError, ApplyFault, images.ImageFault, BotoCoreError, ClientError, OSError) as error:
+    except (BotoCoreError, ClientError) as error:
+        _stop(FAILED, f"{error}. {SIGN_IN}" if _signed_out(error) else error, as_json)
+    except (locking.LockError, ApplyFault, images.ImageFault, OSError) as error:
         _stop(FAILED, error, as_json)
+
+
+def _signed_out(error: BotoCoreError | ClientError) -> bool:
+    """Whether AWS was asked without credentials, or with ones that are over."""
+    if isinstance(error, ClientError):
+        return error.response.get("Error", {}).get("Code") in NOT_SIGNED_IN
+    return isinstance(error, NO_CREDENTIALS)
 
 
 def _stop(code: int, error: object, as_json: bool) -> NoReturn:

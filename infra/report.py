@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from infra.config.environment import CapacityType
-from infra.config.faults import Finding
+from infra.config.faults import Finding, addressed, count
 from infra.config.host_plan import Bringer
 from infra.config.plan import Plan
 from infra.config.pool_plan import PoolPlan, scaled_outside
@@ -29,8 +29,8 @@ _BROUGHT: dict[Bringer, str] = {
 }
 
 
-def print_plan(plan: Plan, console: Console) -> None:
-    """The plan as tables: pools, job, network, quotas, cost, what is unresolved, warnings."""
+def print_plan(plan: Plan, console: Console, *, env: str) -> None:
+    """The plan as tables: pools, job, network, quotas, cost, what is unresolved, warnings. `env` is what was typed for it."""
     endpoint = ", ".join(plan.kubernetes.public_cidrs) or "private"
     console.print(
         f"[bold]{plan.name}[/]  account {plan.account}  {plan.region}  Kubernetes {plan.kubernetes.version}"
@@ -46,11 +46,10 @@ def print_plan(plan: Plan, console: Console) -> None:
     ):
         console.print(table)
     if plan.unresolved:
-        console.print(
-            f"\n[yellow]unresolved[/] {len(plan.unresolved)} pins, which a deploy refuses until `moerl lock {plan.name}` has"
-            f" looked them up: {', '.join(plan.unresolved)}"
-        )
-    print_findings(plan.warnings, plan.name, console)
+        missing = addressed(f"{count(len(plan.unresolved), 'pin')}, and a deploy refuses them: `moerl lock ENV`", env)
+        console.print(Text.assemble("\n", ("unresolved", "yellow"), " ", missing), soft_wrap=True)
+        console.print(Text(", ".join(plan.unresolved)))
+    print_findings(plan.warnings, env, console)
 
 
 def print_findings(findings: tuple[Finding, ...], path: str, console: Console) -> None:

@@ -65,7 +65,7 @@ def test_missing_pins_stop_it_even_on_the_embedded_aws(tmp_path: Path) -> None:
     done = start(tmp_path / "out", {"environment": str(path)}, AWS_ENDPOINT_URL=EMBEDDED)
     assert done.returncode != 0
     assert "pins are unresolved" in done.stderr
-    assert "moerl lock starter-p5en" in done.stderr
+    assert f"moerl lock {path}`" in done.stderr
 
 
 WRONG = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from dataclasses import dataclass
 from typing import Literal
 
@@ -55,6 +57,11 @@ class EnvironmentFault(Exception):
         self.findings = findings
         faults = [finding for finding in findings if finding.severity == "fault"]
         super().__init__("\n".join(finding.text(path) for finding in faults))
+
+
+def addressed(text: str, env: str) -> str:
+    """`moerl lock ENV` in a message, with what the reader typed for ENV."""
+    return re.sub(r"(moerl (?:[a-z]+ )+)ENV\b", lambda found: found[1] + shlex.quote(env), text)
 
 
 def count(number: int, what: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails, PydanticUndefined
 from infra.catalog import CATALOG, Catalog
 from infra.config.documents import Key, dotted, is_file, line_of, parse, read
 from infra.config.environment import Environment
-from infra.config.faults import EnvironmentFault, Finding, cut
+from infra.config.faults import EnvironmentFault, Finding, addressed, cut
 from infra.config.pins import UNRESOLVED, Pins, load_pins, pins_path
 from infra.config.rules import check
 from infra.config.shapes import clause
@@ -61,6 +61,25 @@ def locate(name_or_path: str, root: Path) -> Path:
     )
 
 
+def load_named(
+    env: str, root: Path, *, lock: Path | None = None, pins: Pins | None = None, further: Judge | None = None
+) -> Loaded:
+    """`load` for what a person calls ENV; commands in messages then name it as it was typed.
+
+    `pins`, or the lock file `lock`, stand in for the lock file beside the environment. Raises EnvironmentFault.
+    """
+
+    def told(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+        return tuple(replace(item, why=addressed(item.why, env), fix=addressed(item.fix, env)) for item in findings)
+
+    try:
+        path = locate(env, root)
+        loaded = load(path, pins=load_pins(lock) if lock else pins, further=further)
+    except EnvironmentFault as fault:
+        raise EnvironmentFault(fault.path, told(fault.findings)) from fault
+    return replace(loaded, warnings=told(loaded.warnings))
+
+
 def load(path: Path, catalog: Catalog = CATALOG, *, pins: Pins | None = None, further: Judge | None = None) -> Loaded:
     """Read, type and judge one environment file; `pins` default to the lock file beside it.
 
@@ -69,25 +88,46 @@ def load(path: Path, catalog: Catalog = CATALOG, *, pins: Pins | None = None, fu
     Raises EnvironmentFault carrying every finding when at least one is a fault.
     """
     pins = load_pins(pins_path(path)) if pins is None else pins
-    return load_text(read(path), str(path), catalog, pins=pins, further=further)
+    return load_text(read(path), str(path), catalog, pins=pins, further=further, stem=path.stem)
 
 
 def load_text(
-    text: str, path: str, catalog: Catalog = CATALOG, *, pins: Pins = UNRESOLVED, further: Judge | None = None
+    text: str,
+    path: str,
+    catalog: Catalog = CATALOG,
+    *,
+    pins: Pins = UNRESOLVED,
+    further: Judge | None = None,
+    stem: str | None = None,
 ) -> Loaded:
-    """`load` for text already read; `path` only names it in messages."""
+    """`load` for text already read; `path` only names it in messages, `stem` is the file's name without its suffix."""
     parsed = parse(text, path)
     environment, findings, whole = _typed(parsed.value)
     if environment is not None:
         judged = check(environment, catalog, pins)
         if further is not None and whole and not any(finding.severity == "fault" for finding in judged):
             judged += further(environment, pins)
-        findings += judged
+        findings += [*judged, *_misnamed(environment, stem)]
     located = tuple(replace(finding, line=line_of(parsed.lines, finding.key)) for finding in findings)
     everything = (*parsed.faults, *located)
     if environment is None or any(finding.severity == "fault" for finding in everything):
         raise EnvironmentFault(path, everything)
     return Loaded(path, environment, pins, everything)
+
+
+def _misnamed(environment: Environment, stem: str | None) -> Iterator[Finding]:
+    """A copied file that still has the name of the first one, whose stacks a deploy of the copy would change."""
+    name = environment.__dict__.get("name")
+    if stem is not None and name is not None and stem != name:
+        yield Finding(
+            rule="file.name",
+            severity="warning",
+            key="name",
+            value=name,
+            why=f"the file is called {cut(stem)}, and every file with the name {name} owns the same stacks, cluster and"
+            " buckets: a deploy of this one changes them",
+            fix=f"Write a name of its own in a copy, or call the file {name}.yaml.",
+        )
 
 
 class _Typed(NamedTuple):

@@ -8,18 +8,19 @@ from infra.config.plan import Plan
 
 
 def refusals(plan: Plan, *, embedded: bool) -> tuple[str, ...]:
-    """Why the CDK entry must not synthesize: pins that nobody looked up, or pins that are made up.
+    """Why the CDK entry must not synthesize: pins that nobody looked up, or pins that are made up. `moerl lock ENV` in it is
+    for the caller to fill in (`faults.addressed`).
 
     `embedded` says that the AWS behind the endpoint is the embedded one, which alone accepts made-up pins.
     """
     reasons = []
     if plan.unresolved:
         reasons.append(
-            f"{len(plan.unresolved)} pins are unresolved ({plan.unresolved[0]}, ...): run `moerl lock {plan.name}`."
+            f"{len(plan.unresolved)} pins are unresolved ({plan.unresolved[0]}, ...): run `moerl lock ENV`."
             " `moerl render` shows the stacks without them."
         )
     if plan.fixture_pins and not embedded:
-        reasons.append(f"the pins are made up for tests and name nothing in AWS: run `moerl lock {plan.name}`")
+        reasons.append("the pins are made up for tests and name nothing in AWS: run `moerl lock ENV`")
     return tuple(reasons)
 
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from infra.config.plan import Plan, build_plan
 from infra.local.pins import fixture_pins
 from infra.operations.lock import lock_text
 from infra.stacks.names import stack_names
+from tests.shipped import text_of
 
 ROOT = Path(__file__).resolve().parents[2]
 MOERL = Path(sys.executable).parent / "moerl"
@@ -140,7 +142,7 @@ def test_an_unknown_environment_is_refused_with_the_known_names(command: list[st
 def test_markup_in_an_argument_is_shown_as_it_was_written(env: str) -> None:
     done = moerl("validate", env)
     assert done.exit_code == 2
-    assert done.stderr.splitlines()[-1] == f"refused {env}: 1 faults, nothing written"
+    assert done.stderr.splitlines()[-1] == f"refused {env}: 1 fault, nothing written"
 
 
 # --- validate
@@ -148,7 +150,7 @@ def test_markup_in_an_argument_is_shown_as_it_was_written(env: str) -> None:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_environment_is_valid_by_name_and_by_path(name: str, tmp_path: Path) -> None:
-    elsewhere = tmp_path / "copy.yaml"
+    elsewhere = tmp_path / f"{name}.yaml"
     elsewhere.write_bytes((ROOT / "environments" / f"{name}.yaml").read_bytes())
     by_name, by_path = json.loads(moerl("validate", name, "--json").stdout), moerl("validate", str(elsewhere), "--json")
     assert by_path.exit_code == 0
@@ -200,6 +202,103 @@ def test_pins_of_another_kubernetes_version_are_refused(tmp_path: Path) -> None:
     assert [f["rule"] for f in json.loads(done.stdout)["findings"] if f["severity"] == "fault"] == [
         "software.pins-version"
     ]
+
+
+# --- the file under another name, and what people type
+
+COPY = "a copy.yaml"
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> str:
+    """A copied file whose name inside is still the first one's."""
+    path = tmp_path / COPY
+    path.write_bytes((ROOT / "environments/starter-p5en.yaml").read_bytes())
+    return str(path)
+
+
+def test_a_copy_that_kept_the_name_is_warned_about(copy: str) -> None:
+    (found,) = [one for one in json.loads(moerl("validate", copy, "--json").stdout)["findings"] if one["key"] == "name"]
+    assert (found["severity"], found["value"], found["rule"]) == ("warning", "starter-p5en", "file.name")
+    assert "owns the same stacks" in found["why"]
+    assert found["line"] > 0
+    assert "file.name" not in moerl("validate", "starter-p5en").stdout
+
+
+def test_a_message_names_the_environment_as_it_was_typed(copy: str, tmp_path: Path) -> None:
+    assert f"`moerl lock '{copy}'`" in moerl("plan", copy).stdout
+    assert "`moerl lock starter-p5en`" in moerl("plan", "starter-p5en").stdout
+    (tmp_path / "a copy.lock.yaml").write_text("node_release: 1\n", encoding="utf-8")
+    assert f"`moerl lock '{copy}'`" in moerl("plan", copy).stderr
+
+
+def test_what_is_counted_once_is_in_the_singular(tmp_path: Path) -> None:
+    path = tmp_path / "starter-p5en.yaml"
+    path.write_text(text_of("starter-p5en", {"account": 1}), encoding="utf-8")
+    assert moerl("validate", str(path)).stderr.splitlines()[-1].endswith(": 1 fault, nothing written")
+    assert moerl("validate", "p5").stdout.splitlines()[-1].endswith("p5.yaml, 1 warning")
+
+
+HOSTILE = {
+    "many aliases": b"a: &a [x]\n"
+    + b"".join(b"a%d: &a%d [%s]\n" % (n, n, b", ".join([b"*a%d" % (n - 1) if n else b"*a"] * 10)) for n in range(8)),
+    "deep": b"[" * 3000,
+    "a long number": b"nodes: 0x" + b"f" * 5000,
+    "no UTF-8": b"\xff",
+    "empty": b"",
+}
+
+
+@pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
+def test_a_file_of_any_content_is_refused_with_a_document(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "any.yaml"
+    path.write_bytes(content)
+    done = moerl("validate", str(path), "--json")
+    assert (done.exit_code, done.stderr) == (2, "")
+    (found,) = json.loads(done.stdout)["findings"]
+    assert found["key"]
+    assert found["why"]
+
+
+def test_a_name_that_no_file_can_have_is_refused_with_a_document() -> None:
+    done = moerl("validate", "x" * 5000, "--json")
+    assert done.exit_code == 2
+    assert json.loads(done.stdout)["findings"][0]["rule"] == "file.exists"
+
+
+@pytest.mark.parametrize("command", [["validate"], ["plan"]], ids=" ".join)
+def test_flags_that_a_render_would_refuse_are_refused_before(command: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "starter-p5en.yaml"
+    path.write_text(text_of("starter-p5en", {"workload.trainer.flags": {"nosuchflag": 3}}), encoding="utf-8")
+    done = moerl(*command, str(path))
+    assert done.exit_code == 2
+    assert "workload.trainer.flags.nosuchflag: 3, is no flag of" in done.stderr
+
+
+def test_an_empty_image_is_said_to_come_from_a_command_that_printed_none(tmp_path: Path) -> None:
+    done = moerl("render", "starter-p5en", "--out", str(tmp_path / "out"), "--image", "")
+    assert done.exit_code == 2
+    assert "--image: '', is empty: `moerl image digest starter-p5en` printed none" in done.stderr
+
+
+def test_the_version_is_the_installed_one() -> None:
+    done = moerl("--version")
+    assert (done.exit_code, done.stdout) == (0, f"moerl {version('moerl')}\n")
+
+
+@pytest.mark.parametrize("command", [[], ["pool"], ["pool", "scale"], ["validate"]], ids=" ".join)
+def test_h_is_help(command: list[str]) -> None:
+    assert moerl(*command, "-h").stdout == moerl(*command, "--help").stdout != ""
+
+
+@pytest.mark.parametrize("variables", [{}, {"AWS_PROFILE": "nobody"}], ids=["none", "unknown profile"])
+def test_without_credentials_it_says_what_to_write(variables: dict[str, str], tmp_path: Path) -> None:
+    apart = {"HOME": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true", **variables}
+    done = process("image", "digest", "starter-p5en", **apart)
+    assert done.returncode == 1
+    assert "Write AWS_PROFILE=NAME" in done.stderr
+    assert "aws sso login" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 # --- plan

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def shown(plan: Plan, width: int = 80) -> str:
     buffer = io.StringIO()
-    print_plan(plan, Console(file=buffer, width=width))
+    print_plan(plan, Console(file=buffer, width=width), env=plan.name)
     return buffer.getvalue()
 
 
