@@ -14,7 +14,7 @@ from k8s.names import ROLLOUT, TRAINER
 
 
 def trainer_runs_once(tree: Tree, _plan: Plan) -> Iterator[Problem]:
-    """One attempt, no autoscaling, gone when it is done: overlapping attempts would write to one checkpoint path."""
+    """One attempt, no autoscaling, gone when it is done: of overlapping attempts only one may commit."""
     wanted: dict[str, object] = {"shutdownAfterJobFinishes": True, "backoffLimit": 0}
     for job in tree.of_kind("RayJob"):
         spec = job["spec"]

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +215,32 @@ def test_the_list_shows_what_there_is_and_pruning_keeps_the_pinned(site: Site, a
     assert "000001-00000011 removed" in site.run("prune", "--keep", "1")
     assert "000001-00000020" in site.run("list")
     assert attempt.number == 1
+
+
+def test_an_uploader_in_its_grace_outlives_the_restore_of_the_next_attempt(
+    site: Site, attempt: Attempt, tmp_path: Path
+) -> None:
+    """On FSx: a job that was deleted and created again, by the command lines of the chart."""
+    shared = ("--attempts", str(tmp_path))
+    one, two = (replace(site, scratch=tmp_path / RUN / name) for name in ("cluster-1", "cluster-2"))
+    files = one.save(30, big_bytes=6 * transfer.PART_BYTES)
+    one.announce(attempt, 30)
+    killed = one.start("upload", "--from", str(one.directory), *shared, "--plain", killed_after_parts=2)
+    output, _ = killed.communicate(timeout=WAIT_SECONDS)
+    assert killed.returncode == -signal.SIGKILL, output
+    assert "000001-00000020 of" in two.run("restore", "--to", str(two.directory), *shared)
+    assert (one.directory / "handover/ready-000001-00000030.json").exists()
+    uploader = one.start("upload", "--from", str(one.directory), *shared)
+    assert _listens(uploader)
+    uploader.send_signal(signal.SIGTERM)
+    output, _ = uploader.communicate(timeout=WAIT_SECONDS)
+    assert uploader.returncode == 0, output
+    assert one.await_committed(attempt, 30).step == 30
+    assert (two.directory / "iter_0000020/__0_0.distcp").exists()
+    three = replace(site, scratch=tmp_path / RUN / "cluster-3")
+    assert restored(three, three.scratch, *shared) == files
+    # It never had the lease, and the run has begun another one since.
+    assert not two.scratch.exists()
 
 
 def _listens(process: subprocess.Popen[str]) -> bool:

@@ -1,6 +1,6 @@
 """One attempt of a run, from its lease to its last committed checkpoint. Everything that acts is handed in.
 
-The lease comes first, since two trainers would write to one checkpoint path; then what was restored is compared with what is
+The lease comes first, since of two trainers only one may commit; then what was restored is compared with what is
 committed, and the framework starts with the export of that step as its `--hf-checkpoint`, so that engines and trainer agree
 on version 0. Afterwards three things end it: train.py itself, a lost lease (at once: another attempt may be running), or
 SIGTERM. An end is good only when the last step is committed and the last batches were worth training on.
