@@ -115,8 +115,7 @@ def _node(arguments: argparse.Namespace) -> int:
         checks += more
     proven: str | None = None
     if arguments.service and failed(checks):
-        # It stays away: the others would start a run with a node that is not sound.
-        checks.append(skipped(fabric.PEERS, "this node has failed"))
+        checks.append(_told(arguments))
         _show(checks[-1:])
     elif arguments.service:
         links, proven = _links(arguments, plan, wanted)
@@ -180,19 +179,35 @@ def _place(arguments: argparse.Namespace) -> tuple[fabric.Place | None, list[Che
         host, port = planned.address(arguments.rendezvous)
         node = planned.node_index(arguments.variables, nodes)
         return fabric.Place(host=host, port=port, nodes=nodes, node=node), []
+    _, port, own = _service(arguments)
+    place, check = fabric.placed(_meet(arguments, sound=True), own, port, nodes)
+    return place, [check]
+
+
+def _told(arguments: argparse.Namespace) -> Check:
+    """Tells the others, which would wait for this node, that it has failed. It waits for them as long as they would, and its own
+    verdict stands whether they hear it or not."""
+    try:
+        meeting = _meet(arguments, sound=False)
+    except OSError as error:
+        return skipped(fabric.PEERS, f"this node has failed, and could not tell the others: {error}")
+    heard = "has told the others" if meeting.unsound else "the others did not all come"
+    return skipped(fabric.PEERS, f"this node has failed, and {heard}")
+
+
+def _meet(arguments: argparse.Namespace, *, sound: bool) -> peers.Meeting:
     name, port, own = _service(arguments)
-    print(f"waiting until {nodes} nodes behind {name} have come", flush=True)
-    meeting = peers.meet(
+    print(f"waiting until {arguments.nodes} nodes behind {name} have come", flush=True)
+    return peers.meet(
         own,
-        nodes=nodes,
+        nodes=arguments.nodes,
         port=port,
         resolve=peers.resolver(name, own),
         seconds=fabric.PEERS_SECONDS,
         clock=time.monotonic,
         pause=threading.Event().wait,
+        sound=sound,
     )
-    place, check = fabric.placed(meeting, own, port, nodes)
-    return place, [check]
 
 
 def _service(arguments: argparse.Namespace) -> tuple[str, int, str]:

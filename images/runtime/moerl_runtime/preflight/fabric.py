@@ -58,6 +58,17 @@ def placed(meeting: Meeting, own: str, port: int, nodes: int) -> tuple[Place | N
         found = f"{nodes} of {nodes} came; {own} is node {node}"
         place = Place(host=meeting.addresses[0], port=port, nodes=nodes, node=node, addresses=meeting.addresses)
         return place, Check(name=PEERS, status="ok", found=found)
+    if meeting.unsound:
+        return None, judged(
+            PEERS,
+            False,
+            found=f"{len(meeting.unsound)} of {nodes} came to say that their own checks have failed: "
+            f"{', '.join(meeting.unsound)}",
+            needed=f"{nodes} sound nodes",
+            fix="Read the preflight of those; `kubectl -n rl get pods -o wide` shows their addresses. This node's links were "
+            "not tried.",
+            cause="unsound-peer",
+        )
     found = f"{len(meeting.known)} of {nodes} came"
     if len(meeting.known) == nodes:
         who = f"{len(meeting.silent)} of them, {', '.join(meeting.silent)}," if meeting.silent else "some of them"

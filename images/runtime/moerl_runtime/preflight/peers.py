@@ -3,6 +3,8 @@
 DNS alone does not do. It shows a pod before its own checks are done and for as long as it takes to end, and servers cache,
 so two nodes may see different sets of the right size. A set counts once every member has said that it sees the same one:
 the lowest address leads, the others tell it the digest of what they see, and it lets all go together.
+
+A node whose own checks have failed comes as well, to say so: then none goes, and none waits for it without knowing why.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ POLL_SECONDS = 0.5
 """How long a socket is waited for before the names are read again."""
 CONNECT_SECONDS = 5.0
 HELLO_BYTES = 256
-GO = b"+"
+ANSWER_BYTES = 16 * 1024
+GO, STAY, FAILED = "+", "-", "failed"
 
 Resolve = Callable[[], Collection[str]]
 """Addresses that the name has now; empty where DNS gives no answer."""
@@ -35,6 +38,8 @@ class Meeting:
     """Nodes that the name had at the end, this one included."""
     silent: tuple[str, ...] = ()
     """Of those, the ones that had told this node nothing, where this one leads."""
+    unsound: tuple[str, ...] = ()
+    """Of those, the ones that came to say that their own checks have failed; this one included."""
 
 
 def resolver(name: str, own: str) -> Resolve:
@@ -60,9 +65,10 @@ def meet(
     seconds: float,
     clock: Callable[[], float],
     pause: Callable[[float], object],
+    sound: bool = True,
 ) -> Meeting:
-    """Waits until exactly `nodes` addresses, `own` among them, have agreed, for `seconds` at most. Raises OSError where `port`
-    cannot be had on `own`."""
+    """Waits until exactly `nodes` addresses, `own` among them, have agreed, for `seconds` at most. None goes where one is not
+    `sound`. Raises OSError where `port` cannot be had on `own`."""
     end = clock() + seconds
     known: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
@@ -71,11 +77,11 @@ def meet(
         if len(known) == nodes and own in known:
             still = _unchanged(resolve, known, clock, end)
             if known[0] == own:
-                together, silent = _lead(known, port, still)
+                unsound, silent = _lead(known, port, still, sound)
             else:
-                together = _follow(own, known, port, still)
-            if together:
-                return Meeting(addresses=known, known=known)
+                unsound = _follow(own, known, port, still, sound)
+            if unsound is not None:
+                return Meeting(addresses=() if unsound else known, known=known, unsound=unsound)
         pause(PAUSE_SECONDS)
     return Meeting(addresses=(), known=known, silent=silent)
 
@@ -94,42 +100,64 @@ def _unchanged(resolve: Resolve, members: Sequence[str], clock: Callable[[], flo
     return still
 
 
-def _lead(members: Sequence[str], port: int, still: Callable[[], bool]) -> tuple[bool, tuple[str, ...]]:
-    """(whether all were let go, those that have not agreed)."""
+def _lead(
+    members: Sequence[str], port: int, still: Callable[[], bool], sound: bool
+) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """(members that are not sound once all have agreed, else None; those that have not agreed)."""
     own, wanted = members[0], _digest(members)
     peers: dict[str, socket.socket] = {}
+    states = {own: sound}
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(socket.create_server((own, port), family=_family(own), backlog=len(members)))
         server.settimeout(POLL_SECONDS)
         while still():
             peers = {address: peer for address, peer in peers.items() if not _gone(peer)}
             if len(peers) == len(members) - 1:
+                unsound = tuple(address for address in members if not states[address])
+                answer = " ".join([STAY, *unsound]) if unsound else GO
                 for peer in peers.values():
                     with contextlib.suppress(OSError):
-                        peer.sendall(GO)
-                return True, ()
+                        peer.sendall(f"{answer}\n".encode())
+                return unsound, ()
             with contextlib.suppress(OSError):
                 peer, _ = server.accept()
                 stack.enter_context(peer)
                 peer.settimeout(POLL_SECONDS)
-                digest, _, address = peer.recv(HELLO_BYTES).decode("ascii", "replace").strip().partition(" ")
-                if digest == wanted and address in members[1:]:
+                digest, _, rest = peer.recv(HELLO_BYTES).decode("ascii", "replace").strip().partition(" ")
+                address, _, word = rest.partition(" ")
+                if digest == wanted and address in members[1:] and word in ("", FAILED):
                     peer.setblocking(False)
-                    peers[address] = peer
+                    peers[address], states[address] = peer, not word
                 else:
                     peer.close()
-    return False, tuple(address for address in members[1:] if address not in peers)
+    return None, tuple(address for address in members[1:] if address not in peers)
 
 
-def _follow(own: str, members: Sequence[str], port: int, still: Callable[[], bool]) -> bool:
-    """Whether the one that leads let this node go."""
+def _follow(
+    own: str, members: Sequence[str], port: int, still: Callable[[], bool], sound: bool
+) -> tuple[str, ...] | None:
+    """Members that are not sound, by the one that leads; None where it did not answer."""
+    answer = b""
     with contextlib.suppress(OSError), socket.create_connection((members[0], port), CONNECT_SECONDS) as leader:
-        leader.sendall(f"{_digest(members)} {own}\n".encode())
+        leader.sendall(f"{_digest(members)} {own}{'' if sound else f' {FAILED}'}\n".encode())
         leader.settimeout(POLL_SECONDS)
-        while still():
+        while still() and not answer.endswith(b"\n"):
             with contextlib.suppress(TimeoutError):
-                return leader.recv(1) == GO
-    return False
+                part = leader.recv(ANSWER_BYTES - len(answer))
+                if not part:
+                    return None
+                answer += part
+    return _unsound(answer.decode("ascii", "replace"), members)
+
+
+def _unsound(answer: str, members: Sequence[str]) -> tuple[str, ...] | None:
+    """Of a whole answer; None for anything else."""
+    if answer == f"{GO}\n":
+        return ()
+    first, *unsound = answer.split() or [""]
+    if answer.endswith("\n") and first == STAY and unsound and set(unsound) <= set(members):
+        return tuple(unsound)
+    return None
 
 
 def _gone(peer: socket.socket) -> bool:

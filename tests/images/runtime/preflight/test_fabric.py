@@ -168,10 +168,11 @@ def test_who_came_is_a_check_of_its_own() -> None:
         (Meeting(addresses=(), known=FOUR[:3]), "3 of 4 came"),
         (Meeting(addresses=(), known=FOUR, silent=FOUR[3:]), "1 of them, 10.0.0.10, did not"),
         (Meeting(addresses=(), known=FOUR), "some of them did not"),
+        (Meeting(addresses=(), known=FOUR, unsound=FOUR[1:3]), "2 of 4 came to say that their own checks have failed"),
     ):
         at, check = fabric.placed(meeting, FOUR[0], 29_500, 4)
         assert at is None
-        assert (check.status, check.cause) == ("failed", "fabric-peers")
+        assert (check.status, check.cause) == ("failed", "unsound-peer" if meeting.unsound else "fabric-peers")
         assert said in check.found
 
 
@@ -262,15 +263,50 @@ def test_what_follows_a_failed_step_is_not_tried(
     assert verdict["checks"][-1]["found"] == "not proven, see above"
 
 
-def test_a_node_that_is_not_sound_does_not_meet_the_others(
-    plan: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_node_that_is_not_sound_says_so_and_none_of_those_that_it_meets_starts(
+    plan: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This machine has no GPU, which the trainer's pool asks for."""
-    monkeypatch.setattr(peers, "meet", lambda *_, **__: pytest.fail("it met them"))
+    """This machine has no GPU, which the trainer's pool asks for and the system's does not. Real sockets."""
+    addresses = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
+    monkeypatch.setattr(peers, "resolver", lambda *_: lambda: addresses)
+    monkeypatch.setattr(fabric, "run", lambda *_, **__: pytest.fail("ranks were started"))
+    port = free_port()
+
+    def node(address: str, pool: str) -> tuple[int, dict[str, Any]]:
+        verdict = tmp_path / f"{address}.json"
+        arguments = ["preflight", "node", "--plan", plan, "--pool", pool, "--json", str(verdict)]
+        code = main([*arguments, "--service", f"x:{port}", "--nodes", "3"], variables={"POD_IP": address})
+        return code, json.loads(verdict.read_text(encoding="utf-8"))
+
+    with ThreadPoolExecutor() as pool:
+        found = list(pool.map(node, addresses, ("system", "trainer", "system")))
+    checks = [{check["name"]: check for check in verdict["checks"]} for _, verdict in found]
+    assert [code for code, _ in found] == [1, 1, 1]
+    assert found[0][1]["causes"] == found[2][1]["causes"] == ["unsound-peer"]
+    assert "1 of 3 came to say" in checks[0]["fabric peers"]["found"]
+    assert checks[2]["fabric peers"]["found"].endswith(": 127.0.0.2")
+    assert "unsound-peer" not in found[1][1]["causes"]
+    assert checks[1]["fabric peers"]["status"] == checks[1]["between nodes"]["status"] == "skipped"
+    assert checks[1]["fabric peers"]["found"] == "this node has failed, and has told the others"
+
+
+@pytest.mark.parametrize(("raised", "said"), [(False, "did not all come"), (True, "could not tell the others: in use")])
+def test_a_node_that_cannot_tell_the_others_has_its_own_verdict_all_the_same(
+    raised: bool, said: str, plan: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meet(own: str, *, sound: bool, **_: Any) -> Meeting:
+        assert not sound
+        if raised:
+            raise OSError("in use")
+        return Meeting(addresses=(), known=(own,))
+
+    monkeypatch.setattr(peers, "meet", meet)
     arguments = ["preflight", "node", "--plan", plan, "--pool", "trainer", "--service", "x:29500", "--nodes", "16"]
     assert main(arguments, variables={"POD_IP": "10.0.0.1"}) == 1
-    statuses = {check["name"]: check["status"] for check in verdict_of(capsys)["checks"]}
-    assert statuses["fabric peers"] == statuses["between nodes"] == "skipped"
+    verdict = verdict_of(capsys)
+    assert "nvidia-driver-missing" in verdict["causes"]
+    (told,) = (check["found"] for check in verdict["checks"] if check["name"] == "fabric peers")
+    assert told.endswith(said)
 
 
 def test_a_sound_node_goes_on_to_the_fabric_in_the_same_command(

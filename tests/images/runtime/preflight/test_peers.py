@@ -36,7 +36,7 @@ class Name:
 
 
 def start(
-    pool: ThreadPoolExecutor, name: Name, port: int, *own: str, nodes: int, seconds: float = LONG
+    pool: ThreadPoolExecutor, name: Name, port: int, *own: str, nodes: int, seconds: float = LONG, sound: bool = True
 ) -> list[Future[Meeting]]:
     return [
         pool.submit(
@@ -48,6 +48,7 @@ def start(
             seconds=seconds,
             clock=time.monotonic,
             pause=lambda _: threading.Event().wait(0.01),
+            sound=sound,
         )
         for address in own
     ]
@@ -86,6 +87,41 @@ def test_a_node_whose_own_checks_still_run_holds_the_others_back() -> None:
         assert not any(item.done() for item in early)
         late = start(pool, name, port, THREE, nodes=3)
         assert {item.result().addresses for item in (*early, *late)} == {(ONE, TWO, THREE)}
+
+
+@pytest.mark.parametrize("unsound", [(ONE,), (TWO,), (ONE, THREE), (ONE, TWO, THREE)])
+def test_where_nodes_have_failed_none_goes_and_all_know_which(unsound: tuple[str, ...]) -> None:
+    """The one that leads may be among them."""
+    name, port = Name(ONE, TWO, THREE), free_port()
+    with ThreadPoolExecutor() as pool:
+        found = start(pool, name, port, *unsound, nodes=3, sound=False)
+        found += start(pool, name, port, *({ONE, TWO, THREE} - set(unsound)), nodes=3)
+        assert {item.result() for item in found} == {Meeting(addresses=(), known=(ONE, TWO, THREE), unsound=unsound)}
+
+
+def test_a_node_that_failed_waits_for_the_others_to_tell_them() -> None:
+    name, port = Name(ONE), free_port()
+    with ThreadPoolExecutor() as pool:
+        (failed,) = start(pool, name, port, ONE, nodes=2, sound=False)
+        assert name.asked.wait(LONG)
+        assert not failed.done()
+        name.addresses = (ONE, TWO)
+        (late,) = start(pool, name, port, TWO, nodes=2)
+        assert failed.result().unsound == late.result().unsound == (ONE,)
+
+
+@pytest.mark.parametrize("answer", ["", "+", "-\n", "- 10.9.9.9\n", f"- {ONE}", f"? {ONE}\n", "+\n+\n", "\xff\n"])
+def test_an_answer_that_is_cut_or_about_others_lets_nobody_go_and_ends_no_wait(answer: str) -> None:
+    assert peers._unsound(answer, (ONE, TWO)) is None
+
+
+def test_a_stranger_that_answers_without_end_is_left() -> None:
+    with socket.create_server((ONE, 0)) as server, ThreadPoolExecutor() as pool:
+        answered = pool.submit(peers._follow, TWO, (ONE, TWO), server.getsockname()[1], lambda: True, True)
+        stranger, _ = server.accept()
+        with stranger:
+            stranger.sendall(b"+" * peers.ANSWER_BYTES)
+            assert answered.result(LONG) is None
 
 
 def test_one_address_too_many_is_waited_out() -> None:
@@ -137,7 +173,7 @@ def test_strangers_and_nonsense_on_the_port_are_hung_up_on() -> None:
     port = free_port()
     with ThreadPoolExecutor() as pool:
         (first,) = start(pool, Name(ONE, TWO), port, ONE, nodes=2)
-        for hello in (b"", b"\xff\n", b"x" * 300, f"{peers._digest((ONE, TWO))} {THREE}\n".encode()):
+        for hello in (b"", b"\xff\n", b"x" * 300, _hello(THREE), _hello(f"{TWO} perhaps")):
             stranger = _connected(ONE, port)
             stranger.sendall(hello)
             if not hello:
@@ -162,6 +198,10 @@ def test_a_node_that_agreed_and_then_ended_does_not_count() -> None:
         assert not first.done()
         (second,) = start(pool, name, port, TWO, nodes=3)
         assert {item.result().addresses for item in (first, second, third)} == {(ONE, TWO, THREE)}
+
+
+def _hello(rest: str) -> bytes:
+    return f"{peers._digest((ONE, TWO))} {rest}\n".encode()
 
 
 def _connected(host: str, port: int) -> socket.socket:
