@@ -1,5 +1,6 @@
 #!/bin/bash
 # Megatron-LM, Miles and what they need, without a package of the engine's moving: pip may add, not change.
+# TileLang alone moves, to Miles' version (the catalog says why); pip reports that SGLang requires another one and goes on.
 # Use: install-trainer.sh MILES MEGATRON, working trees (checkout.sh); the extensions' wheels are below /wheels
 # Needs: SGLANG_ROUTER, TILELANG, FLASH_LINEAR_ATTENTION, NVIDIA_MODELOPT (versions), MBRIDGE, MEGATRON_BRIDGE,
 # TORCH_MEMORY_SAVER (commits), CUDA (version), OPEN_REQUIREMENTS ("ray==2.58.0 wandb==0.29.0")

@@ -85,6 +85,11 @@ _MILES_TRAINER: Mapping[PackageName, str] = MappingProxyType(
         # Miles takes it from wheels of its own, whose version it does not state; Transformer Engine 2.17 takes this one.
         "flash-attn": "2.8.3",
         "flash-linear-attention": "0.4.2",
+        # Miles' own, in its images on SGLang 0.5.16 and on 0.5.19 alike, though 0.5.17 requires 0.1.11 and 0.5.19 0.1.12: the
+        # trainer compiles GLM-5's sparse attention with it. On NVIDIA both releases of SGLang import it for DeepSeek V4 (0.5.19
+        # for MiniCPM too), which are no models of the catalog, and for --dsa-*-backend tilelang, which nothing here sets. 0.1.9
+        # gives that attention's backward pass NaN (tile-ai/tilelang issue 2199). Miles and its SGLang are to move to 0.1.14
+        # together (radixark/miles pull request 3309, sgl-project/sglang 40079, both open on 2026-09-21).
         "tilelang": "0.1.8",
         "nvidia-cudnn-cu13": "9.22.0.52",
         "sglang-router": "0.3.2",

@@ -121,6 +121,19 @@ def test_versions_are_chosen_for_what_the_base_image_lacks_alone(tmp_path: Path)
     assert done.stdout.split() == ["ray==2.58.0", "like==3.0"]
 
 
+def test_the_engines_packages_are_held_and_tilelang_is_not(tmp_path: Path) -> None:
+    """Both releases of SGLang require another one of it than Miles installs: held, no build would end."""
+    held = ["torch==2.13.0", "sglang-kernel==0.4.1", "flashinfer_python==0.6.15", "apache-tvm-ffi==0.1.11"]
+    (tmp_path / "all").write_text("\n".join([*held, "tilelang==0.1.12", "ray==2.58.0"]) + "\n", encoding="utf-8")
+    holding = re.search(r"(?ms)^grep .*?>\"\$work/constraints\"$", code("install-trainer.sh"))
+    assert holding
+    subprocess.run(  # noqa: S603 - lines of the script under test
+        [BASH, "-euo", "pipefail", "-c", f"work={tmp_path}\n{holding[0]}"], env={"PATH": "/usr/bin:/bin"}, check=True
+    )
+    assert (tmp_path / "constraints").read_text(encoding="utf-8").split() == held
+    assert all("tilelang" in CATALOG.image_sources[name].trainer for name in ("aws-reference", "efa-gda"))
+
+
 @pytest.mark.parametrize("script", sorted(path.name for path in SCRIPTS.glob("*.sh")))
 def test_no_script_chooses_a_version(script: str) -> None:
     """What is installed by name has a version from an argument, or stands with one in the catalog."""
