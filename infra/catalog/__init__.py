@@ -19,6 +19,7 @@ from infra.catalog.instances import INSTANCES, InstanceType
 from infra.catalog.kubernetes import KUBERNETES_VERSIONS, KubernetesVersion
 from infra.catalog.models import MODELS, Model
 from infra.catalog.prices import PRICES, Price
+from infra.catalog.regions import REGIONS
 from infra.catalog.software import SOFTWARE, Software, SoftwareStack
 
 __all__ = ["AS_OF", "CATALOG", "Catalog", "Pin", "Software", "Source", "Unresolved"]
@@ -29,6 +30,7 @@ class Catalog:
     """All tables together, so that a test can hand a plan a changed one (`dataclasses.replace`)."""
 
     as_of: date
+    regions: frozenset[str]
     instances: Mapping[str, InstanceType]
     kubernetes_versions: Mapping[str, KubernetesVersion]
     ami_releases: Mapping[str, AmiRelease]
@@ -44,6 +46,7 @@ class Catalog:
 
 CATALOG = Catalog(
     as_of=AS_OF,
+    regions=REGIONS,
     instances=INSTANCES,
     kubernetes_versions=KUBERNETES_VERSIONS,
     ami_releases=AMI_RELEASES,

@@ -58,6 +58,13 @@ def test_user_data_that_ec2_would_not_take_is_refused_with_both_sizes(pool: str)
     assert found.line is not None
 
 
+def test_more_tags_than_a_group_can_have_are_refused_at_the_pool() -> None:
+    labels = {f"example.com/l{number}": "x" for number in range(20)}
+    changes = {"tags": {f"k{number}": "v" for number in range(25)}, "pools.rollout.labels": labels}
+    (found,) = faults("starter-p5en", changes).values()
+    assert (found.rule, found.key) == ("identity.group-tags", "pools.rollout")
+
+
 def test_a_fault_of_the_rendered_objects_is_one_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     said = Finding(rule="name.valid", key="RayJob/rl/x", value="y", why="cannot work", fix="Tell us.")
     monkeypatch.setattr("infra.rendered_faults.check", lambda *_: (said,))

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from unicodedata import category
 
-from infra.config.faults import Finding
+from infra.config.faults import Finding, cut
 from infra.config.rules.registry import Context, fault, rule, warning
 
 LABEL_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 LABEL_PREFIX = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+TAGS_MAX, TAGS_OWN = 50, 10
+"""Of a resource; Name, moerl:environment, moerl:pool, two of EKS, three of the autoscaler's discovery, and two to spare."""
+TAG_PREFIXES_OWNED = ("aws:", "eks:", "moerl:")
+TAG_SIGNS = "_.:/=+-@"
 OWNED_PREFIXES = ("kubernetes.io", "k8s.io", "eks.amazonaws.com", "moerl.io", "nvidia.com", "vpc.amazonaws.com")
 
 
@@ -75,14 +80,41 @@ def budget(context: Context) -> Iterator[Finding]:
 
 @rule("identity.tags")
 def tags(context: Context) -> Iterator[Finding]:
-    for key, value in context.environment.tags.items():
-        if key.lower().startswith("aws:") or not 1 <= len(key) <= 128 or len(value) > 256:
+    """AWS's limits (Tagging user guide, "Tag naming limits and requirements"): one bad tag fails the first stack."""
+    written = context.environment.tags
+    if len(written) > TAGS_MAX - TAGS_OWN:
+        yield fault(
+            "tags",
+            f"{len(written)} tags",
+            f"a resource has at most {TAGS_MAX}, of which this package and EKS need {TAGS_OWN}",
+            f"Write {TAGS_MAX - TAGS_OWN} or fewer.",
+        )
+    for key, value in written.items():
+        where = f"tags.{key}"
+        if not 1 <= len(key) <= 128 or len(value) > 256:
             yield fault(
-                f"tags.{key}",
-                value,
-                "AWS keeps the aws: prefix for itself and allows 128 characters of key, 256 of value",
-                "Write another key or a shorter value.",
+                where, value, "AWS allows 128 characters of key, 256 of value", "Write another key or a shorter value."
             )
+        if key.lower().startswith(TAG_PREFIXES_OWNED):
+            yield fault(
+                where,
+                value,
+                f"AWS keeps the aws: prefix for itself, EKS eks: and this package moerl: ({cut(key)})",
+                "Write another key.",
+            )
+        for what, text in (("key", key), ("value", value)):
+            odd = sorted({letter for letter in text if not _fits_tag(letter)})
+            if odd:
+                yield fault(
+                    where,
+                    text,
+                    f"{odd[0]!r} does not belong in a tag's {what}",
+                    "Write letters, digits, spaces and _ . : / = + - @.",
+                )
+
+
+def _fits_tag(letter: str) -> bool:
+    return letter in TAG_SIGNS or category(letter)[0] in "LNZ"
 
 
 @rule("identity.labels")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 from ipaddress import IPv4Network
 
 from infra.catalog.efa import interfaces
@@ -15,6 +16,19 @@ VPC_PREFIXES = range(16, 19)
 PRIVATE_NETWORKS = tuple(
     IPv4Network(block) for block in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")
 )
+
+
+@rule("network.region")
+def region(context: Context) -> Iterator[Finding]:
+    written, known = context.environment.region, sorted(context.catalog.regions)
+    if written not in known:
+        near = get_close_matches(written, known, n=3) or known
+        yield fault(
+            "region",
+            written,
+            f"no region of that name had EKS on {context.catalog.as_of}",
+            f"Write one of {', '.join(near)}; a newer one is added to the catalog first.",
+        )
 
 
 @rule("network.cidr")

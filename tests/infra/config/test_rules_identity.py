@@ -43,6 +43,20 @@ FAULTS = [
         "256 of value",
         "shorter value",
     ),
+    ("identity.tags", S, {"tags": {"": "x"}}, "tags.", "x", "128 characters of key", "another key"),
+    *(
+        ("identity.tags", S, {"tags": {key: "x"}}, f"tags.{key}", "x", "moerl:", "another key")
+        for key in ("moerl:environment", "eks:cluster-name")
+    ),
+    *(
+        ("identity.tags", S, {"tags": {key: value}}, f"tags.{key}", shown, why, "_ . : / = + - @")
+        for key, value, shown, why in (
+            ("a,b", "x", "a,b", "',' does not belong in a tag's key"),
+            ("team", "a*b", "a*b", "'*' does not belong in a tag's value"),
+            ("team", "a\nb", "a\nb", "does not belong in a tag's value"),
+        )
+    ),
+    ("identity.tags", S, {"tags": {f"k{n}": "v" for n in range(41)}}, "tags", "41 tags", "at most 50", "40 or fewer"),
     *(
         ("identity.labels", S, {LABELS: {key: "x"}}, f"{LABELS}.{key}", key, "not a Kubernetes label key", "63")
         for key in ("-team", "team-", "a b", "k" * 64, "example.com/", "/team", "Example.com/team", "a/b/c")
@@ -108,6 +122,8 @@ PASSES = [
     ("identity.alerts", S, {}),
     ("identity.budget", S, {}),
     ("identity.tags", S, {"tags": {"k" * 128: "v" * 256, "my:aws:": ""}}),
+    ("identity.tags", S, {"tags": {f"k{n}": "v" for n in range(40)}}),
+    ("identity.tags", S, {"tags": {"gr\u00fc\u00dfe 1": "_.:/=+-@ \u6771\u4eac"}}),
     ("identity.labels", S, {LABELS: {"example.com/Team_1.x": "Value_1.x", "plain": "", "notkubernetes.io/x": "y"}}),
     ("identity.labels", S, {TAINTS: [{"key": "example.com/only", "value": "v", "effect": "NO_EXECUTE"}]}),
 ]

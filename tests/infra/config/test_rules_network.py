@@ -5,7 +5,20 @@ import pytest
 S, R = "starter-p5en", "reference-p5en"
 PUBLIC = "kubernetes.endpoint"
 
+NOWHERE = {
+    "region": "xx-nowhere-1",
+    "network.zones": ["xx-nowhere-1a", "xx-nowhere-1b"],
+    "network.accelerator_zone": "xx-nowhere-1b",
+}
+TYPO = {
+    "region": "us-wset-2",
+    "network.zones": ["us-wset-2a", "us-wset-2b"],
+    "network.accelerator_zone": "us-wset-2b",
+}
+
 FAULTS = [
+    ("network.region", S, NOWHERE, "region", "xx-nowhere-1", "had EKS on 2026-11-29", "us-east-1, us-east-2"),
+    ("network.region", S, TYPO, "region", "us-wset-2", "had EKS on 2026-11-29", "Write one of us-west-2"),
     ("network.cidr", S, {"network.cidr": "10.0.0.1/16"}, "network.cidr", "10.0.0.1/16", "not a network", "10.0.0.0/16"),
     ("network.cidr", S, {"network.cidr": "10.0.0.300/16"}, "network.cidr", "10.0.0.300", "not a network", "10.0.0.0"),
     ("network.cidr", S, {"network.cidr": "10.0.0.0/15"}, "network.cidr", "10.0.0.0/15", "a /16 to /18", "10.0.0.0/16"),
@@ -146,6 +159,7 @@ WARNINGS = [
     ("network.egress-none", S, {"network.egress": "none"}, "network.egress", "none", "endpoints only", "Mirror"),
 ]
 PASSES = [
+    ("network.region", S, {}),
     ("network.cidr", S, {"network.cidr": "10.64.0.0/16"}),
     ("network.cidr", S, {"network.cidr": "172.16.0.0/17"}),
     ("network.cidr", S, {"network.cidr": "192.168.0.0/18"}),
