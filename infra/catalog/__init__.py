@@ -19,7 +19,7 @@ from infra.catalog.instances import INSTANCES, InstanceType
 from infra.catalog.kubernetes import KUBERNETES_VERSIONS, KubernetesVersion
 from infra.catalog.models import MODELS, Model
 from infra.catalog.prices import PRICES, Price
-from infra.catalog.regions import REGIONS
+from infra.catalog.regions import REGIONS, Region
 from infra.catalog.software import SOFTWARE, Software, SoftwareStack
 
 __all__ = ["AS_OF", "CATALOG", "Catalog", "Pin", "Software", "Source", "Unresolved"]
@@ -30,7 +30,7 @@ class Catalog:
     """All tables together, so that a test can hand a plan a changed one (`dataclasses.replace`)."""
 
     as_of: date
-    regions: frozenset[str]
+    regions: Mapping[str, Region]
     instances: Mapping[str, InstanceType]
     kubernetes_versions: Mapping[str, KubernetesVersion]
     ami_releases: Mapping[str, AmiRelease]
