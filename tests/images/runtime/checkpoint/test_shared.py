@@ -13,8 +13,9 @@ from moerl_runtime.checkpoint.layout import Position
 from moerl_runtime.checkpoint.shared import ABANDONED_SECONDS, Shared
 from moerl_runtime.faults import InputFault
 
-from .bed import PREFIX, RUN, Clock, Inline, announce, content, held, moving, newest, save, uploader
-from .fake_s3 import BUCKET, Client, FakeS3
+from .bed import PREFIX, RUN, Clock, Inline, announce, content, held, moving, newest, save, tracker, uploader
+from .fake_s3 import BUCKET, Client, Crash, FakeS3
+from .test_crash_points import Moment, dying_on_disk
 
 
 class Bed:
@@ -83,8 +84,12 @@ class Bed:
 
 @pytest.fixture
 def bed(tmp_path: Path) -> Bed:
+    return made(tmp_path / "attempts")
+
+
+def made(root: Path) -> Bed:
     """Attempt `one` has the lease, has committed step 10 and announced step 20."""
-    bed = Bed(tmp_path / "attempts")
+    bed = Bed(root)
     bed.restore("one")
     bed.lease = bed.take("one")
     bed.save("one", 1, 10)
@@ -213,3 +218,32 @@ def test_the_directory_must_be_the_attempts_own(tmp_path: Path) -> None:
             shared.look(
                 tmp_path, tmp_path / directory, RUN, begins=True, unix_clock=lambda: 0.0, report=lambda _line: None
             )
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_killed_at_any_change_of_the_disk_a_restore_harms_neither_itself_nor_the_save_that_waits(
+    tmp_path: Path, moment: Moment
+) -> None:
+    number, ended = 0, False
+    while not ended:
+        bed = made(tmp_path / f"{number}")
+        one, two = bed.scratch("one"), bed.scratch("two")
+        save(bed.scratch("zero"), content(1, 5))  # of an attempt that never had the lease
+        saved = content(1, 20)
+        with dying_on_disk(number, moment):
+            try:
+                bed.restore("two")
+                ended = True
+            except Crash:
+                pass
+        assert tracker(two) is None or (tracker(two), held(two)) == ("10", content(1, 10)), number
+        assert saved.items() <= held(one).items(), number
+        bed.restore("two")
+        assert (tracker(two), held(two)) == ("10", content(1, 10)), number
+        assert not bed.scratch("zero").exists(), number
+        bed.upload("one")
+        found = newest(bed.service)
+        assert found is not None
+        assert found.position == Position(attempt=1, step=20), number
+        number += 1
+    assert number > 40
