@@ -131,7 +131,14 @@ def show_plan(env: Env, pins: PinsOption = None, as_json: Json = False) -> None:
 def render(
     env: Env,
     folder: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Folder to write; made when absent.", file_okay=False)
+        Path,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Folder to write; made when absent. What an earlier render wrote there and this one does not is removed;"
+            " your own files stay.",
+            file_okay=False,
+        ),
     ],
     outputs: Annotated[
         Path | None,
@@ -159,13 +166,17 @@ def render(
         written = _refusing(lambda: write(plan, folder, image=_digest(image, env), outputs=known), as_json)
         if as_json:
             files = [str(file) for file in written.files]
-            _json({"files": files, "left_out": list(written.left_out), "unresolved": list(plan.unresolved)})
+            kept = [str(file) for file in written.kept]
+            told = {"left_out": list(written.left_out), "unresolved": list(plan.unresolved), "kept": kept}
+            _json({"files": files, **told})
             return
         print_findings(plan.warnings, env, err)
         for file in written.files:
             out.print(Text(str(file)), soft_wrap=True)
         for reason in written.left_out:
             _say(err, "left out", "yellow", reason)
+        for file in written.kept:
+            _say(err, "kept", "yellow", f"{file}: no render listed it, so it is taken for yours")
         if plan.unresolved:
             missing = addressed(f"{count(len(plan.unresolved), 'pin')}, shown as 'unresolved': run moerl lock ENV", env)
             _say(err, "unresolved", "yellow", missing)

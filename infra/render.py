@@ -18,8 +18,10 @@ from k8s.render import manifests
 
 TEMPLATES, MANIFESTS, PLAN_FILE = "cloudformation", "k8s", "plan.json"
 SUFFIX = ".template.json"
+RENDERED = ".rendered"
+"""Names of the files of the last render, one a line: of these a later one removes what it does not write."""
 OWNED = (f"{TEMPLATES}/*{SUFFIX}", f"{MANIFESTS}/[0-9]*.yaml", f"{MANIFESTS}/jobs/*.yaml", f"{MANIFESTS}/helm/*")
-"""What a render replaces: a file of these names that it did not write is left from an older plan, and removed."""
+"""What renders call their files. One that no render listed is somebody's own, and stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +30,16 @@ class Written:
     """Sorted."""
     left_out: tuple[str, ...]
     """What the environment has and these files have not, each with the reason."""
+    kept: tuple[Path, ...]
+    """Files beside them, named as a render names its own, that no render listed. Sorted."""
 
 
 def render(plan: Plan, out: Path, *, image: str | None = None, outputs: Outputs | None = None) -> Written:
     """Writes OUT/plan.json, OUT/cloudformation/STACK.template.json and OUT/k8s.
 
-    `image` is the run's, by digest; without it what runs it is left out. The same plan gives the same bytes. Other files
-    in OUT are left alone. Raises EnvironmentFault when the manifests fail a check; nothing is written then.
+    `image` is the run's, by digest; without it what runs it is left out. The same plan gives the same bytes. What an earlier
+    render listed in OUT/.rendered and this one does not write is removed; other files are left alone. Raises
+    EnvironmentFault when the manifests fail a check; nothing is written then.
     """
     rendered = manifests(plan, image=image, outputs=outputs)
     findings = check(rendered, plan)
@@ -42,6 +47,8 @@ def render(plan: Plan, out: Path, *, image: str | None = None, outputs: Outputs 
         raise EnvironmentFault(f"{plan.name} as rendered", findings)
     texts = {PLAN_FILE: plan_text(plan, outputs), **_templates(plan, out)}
     texts |= {f"{MANIFESTS}/{name}": text for name, text in rendered.contents().items()}
+    texts[RENDERED] = "".join(f"{name}\n" for name in sorted(texts))
+    listed = _listed(out)
     with _beside(out) as scratch:
         for name, text in texts.items():
             _write(Path(scratch) / name, text)
@@ -49,9 +56,18 @@ def render(plan: Plan, out: Path, *, image: str | None = None, outputs: Outputs 
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.move(Path(scratch) / name, out / name)
     files = {out / name for name in texts}
-    for stale in {path for pattern in OWNED for path in out.glob(pattern)} - files:
+    others = {path for pattern in OWNED for path in out.glob(pattern)} - files
+    for stale in others & listed:
         stale.unlink()
-    return Written(files=tuple(sorted(files)), left_out=rendered.left_out)
+    return Written(files=tuple(sorted(files)), left_out=rendered.left_out, kept=tuple(sorted(others - listed)))
+
+
+def _listed(out: Path) -> set[Path]:
+    """The files of the last render into OUT; none where there was no render."""
+    record = out / RENDERED
+    if not record.is_file():
+        return set()
+    return {out / name for name in record.read_text(encoding="utf-8", errors="replace").splitlines()}
 
 
 def plan_text(plan: Plan, outputs: Outputs | None = None) -> str:

@@ -335,7 +335,7 @@ def test_a_plan_does_not_wait_for_the_cdk_to_load() -> None:
 def test_render_writes_the_plan_one_template_for_each_stack_and_manifests(rendered: Path) -> None:
     plan, files = plan_of("starter-p5en"), set(content(rendered))
     templates = {f"cloudformation/{name}.template.json" for name in stack_names(plan)}
-    assert {file for file in files if not file.startswith("k8s/")} == {"plan.json", *templates}
+    assert {file for file in files if not file.startswith("k8s/")} == {".rendered", "plan.json", *templates}
     assert "k8s/README.md" in files
     assert json.loads((rendered / "plan.json").read_text(encoding="utf-8")) == json.loads(json.dumps(plan.document()))
 
@@ -366,9 +366,22 @@ def test_a_second_render_is_byte_identical_and_takes_only_stale_templates_away(r
     stale.parent.mkdir(parents=True)
     for file in (stale, kept, out / "README.md"):
         file.write_text("mine", encoding="utf-8")
+    (out / ".rendered").write_text(f"{stale.relative_to(out)}\n", encoding="utf-8")
     done = process("render", "starter-p5en", "--out", str(out), PYTHONHASHSEED="2", TZ="Asia/Tokyo", LC_ALL="C")
     assert done.returncode == 0, done.stderr
     assert content(out) == {**first, "README.md": b"mine", "cloudformation/notes.md": b"mine"}
+
+
+def test_a_file_of_a_persons_own_stays_and_is_named(rendered: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (out / "k8s").mkdir(parents=True)
+    (out / "k8s/9999-mine.yaml").write_text("mine", encoding="utf-8")
+    done = process("render", "starter-p5en", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert f"kept {out}/k8s/9999-mine.yaml: no render listed it" in done.stderr
+    assert content(out) == {**content(rendered), "k8s/9999-mine.yaml": b"mine"}
+    as_json = process("render", "starter-p5en", "--out", str(out), "--json")
+    assert json.loads(as_json.stdout)["kept"] == [str(out / "k8s/9999-mine.yaml")]
 
 
 def test_render_as_json_names_the_files_and_the_missing_pins(tmp_path: Path) -> None:

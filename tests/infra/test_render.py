@@ -34,7 +34,7 @@ OUTPUTS = Outputs(
 )
 
 
-FILES = ("cloudformation/starter-p5en-queue.template.json", "k8s/README.md", "plan.json")
+FILES = (".rendered", "cloudformation/starter-p5en-queue.template.json", "k8s/README.md", "plan.json")
 """What the cut-down platform of `queue_alone` renders to."""
 
 
@@ -132,12 +132,37 @@ def test_what_an_older_plan_left_goes_and_whatever_else_lies_there_stays(
     plan: Plan, queue_alone: Callable[..., None], tmp_path: Path
 ) -> None:
     queue_alone()
-    kept = {"mine.yaml", "cloudformation/mine.yaml", "k8s/mine.yaml", "mine/0100-mine.yaml"}
+    theirs = {"k8s/9999-mine.yaml", "k8s/jobs/mine.yaml"}
+    kept = {"mine.yaml", "cloudformation/mine.yaml", "k8s/mine.yaml", "mine/0100-mine.yaml", *theirs}
     for file in (*kept, *STALE):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text("x", encoding="utf-8")
-    rendering.render(plan, tmp_path)
+    (tmp_path / rendering.RENDERED).write_text("".join(f"{file}\n" for file in STALE), encoding="utf-8")
+    written = rendering.render(plan, tmp_path)
     assert set(content(tmp_path)) == {*kept, *FILES}
+    assert written.kept == tuple(sorted(tmp_path / file for file in theirs))
+    assert rendering.render(plan, tmp_path) == written
+
+
+def test_a_list_never_takes_away_what_no_render_writes(
+    plan: Plan, queue_alone: Callable[..., None], tmp_path: Path
+) -> None:
+    queue_alone()
+    out = tmp_path / "out"
+    out.mkdir()
+    others = ("../mine.yaml", "notes.md", "k8s/../../mine.yaml")
+    for file in ("mine.yaml", "out/notes.md"):
+        (tmp_path / file).write_text("x", encoding="utf-8")
+    (out / rendering.RENDERED).write_text("".join(f"{file}\n" for file in others), encoding="utf-8")
+    rendering.render(plan, out)
+    assert (tmp_path / "mine.yaml").is_file()
+    assert (out / "notes.md").is_file()
+
+
+def test_the_list_names_every_other_file(plan: Plan, queue_alone: Callable[..., None], tmp_path: Path) -> None:
+    queue_alone()
+    rendering.render(plan, tmp_path)
+    assert (tmp_path / ".rendered").read_text(encoding="utf-8").splitlines() == list(FILES[1:])
 
 
 def test_a_template_is_readable_json_of_the_stack(plan: Plan, queue_alone: Callable[..., None], tmp_path: Path) -> None:
