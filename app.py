@@ -22,7 +22,6 @@ ROOT = Path(__file__).resolve().parent
 def main() -> int:
     use_pinned_node(os.environ)
     # jsii starts Node when aws_cdk is imported, so these come after.
-    from infra.config.documents import is_file
     from infra.config.faults import EnvironmentFault, addressed
     from infra.config.loader import load_named
     from infra.config.plan import build_plan
@@ -37,9 +36,6 @@ def main() -> int:
         return 2
     try:
         lock = Path(context["pins"]) if context.get("pins") else None
-        if lock is not None and not is_file(lock):
-            print(f"-c pins={lock}: there is no such file", file=sys.stderr)
-            return 2
         loaded = load_named(name, ROOT, lock=lock, further=rendered_faults)
     except EnvironmentFault as fault:
         print(fault, file=sys.stderr)

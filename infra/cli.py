@@ -87,7 +87,8 @@ app.add_typer(local_app, name="local")
 Env = Annotated[str, typer.Argument(metavar="ENV", help="A name under environments/ or a path to a YAML file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 PinsOption = Annotated[
-    Path | None, typer.Option("--pins", help="Lock file to use instead of ENV.lock.yaml.", dir_okay=False, exists=True)
+    Path | None,
+    typer.Option("--pins", metavar="FILE", help="Lock file to use instead of ENV.lock.yaml.", readable=False),
 ]
 
 
@@ -142,7 +143,7 @@ def render(
     ],
     outputs: Annotated[
         Path | None,
-        typer.Option("--outputs", metavar="FILE", help="What `cdk deploy --outputs-file FILE` wrote.", dir_okay=False),
+        typer.Option("--outputs", metavar="FILE", help="What `cdk deploy --outputs-file FILE` wrote.", readable=False),
     ] = None,
     image: Annotated[
         str | None,

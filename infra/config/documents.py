@@ -108,7 +108,7 @@ def _check_events(text: str, refuse: _Refuse) -> None:
     """Depth and tags, before anything recursive reads the text."""
     depth = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        line = event.start_mark.line + 1
+        line = event.start_mark.line + 1 if event.start_mark else None
         if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag is not None:
             raise refuse(f"the tag {event.tag.replace('tag:yaml.org,2002:', '!!')}", line)
         if isinstance(event, yaml.CollectionStartEvent):

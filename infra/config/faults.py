@@ -90,4 +90,5 @@ def shown(value: object) -> str:
 def _reads_as_another(text: str) -> bool:
     if text != text.strip():
         return True
-    return Resolver().resolve(ScalarNode, text, (True, False)) != "tag:yaml.org,2002:str"
+    tag: str = Resolver().resolve(ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
+    return tag != "tag:yaml.org,2002:str"

@@ -74,10 +74,22 @@ def load_named(
 
     try:
         path = locate(env, root)
+        if lock is not None and not is_file(lock):
+            raise EnvironmentFault(str(lock), (_no_lock(lock),))
         loaded = load(path, pins=load_pins(lock) if lock else pins, further=further)
     except EnvironmentFault as fault:
         raise EnvironmentFault(fault.path, told(fault.findings)) from fault
     return replace(loaded, warnings=told(loaded.warnings))
+
+
+def _no_lock(lock: Path) -> Finding:
+    return Finding(
+        rule="file.lock",
+        key="pins",
+        value=str(lock),
+        why="there is no such file",
+        fix="Name a file that `moerl lock` wrote, or leave the option out.",
+    )
 
 
 def load(path: Path, catalog: Catalog = CATALOG, *, pins: Pins | None = None, further: Judge | None = None) -> Loaded:

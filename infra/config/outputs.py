@@ -31,7 +31,7 @@ def load_outputs(path: Path, plan: Plan) -> Outputs:
     """
     try:
         written = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise EnvironmentFault(
             str(path),
             (

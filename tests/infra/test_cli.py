@@ -260,6 +260,18 @@ def test_a_file_of_any_content_is_refused_with_a_document(content: bytes, tmp_pa
     assert found["why"]
 
 
+@pytest.mark.parametrize("content", [b"[1]", b"\xff", b"[" * 3000, None], ids=["a list", "no UTF-8", "deep", "no file"])
+def test_a_lock_of_any_content_is_refused_with_a_document(content: bytes | None, tmp_path: Path) -> None:
+    path = tmp_path / "any.lock.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    done = moerl("validate", "p5", "--pins", str(path), "--json")
+    assert (done.exit_code, done.stderr) == (2, "")
+    document = json.loads(done.stdout)
+    assert document["path"] == str(path)
+    assert document["findings"][0]["rule"] in ("file.lock", "file.yaml")
+
+
 def test_a_name_that_no_file_can_have_is_refused_with_a_document() -> None:
     done = moerl("validate", "x" * 5000, "--json")
     assert done.exit_code == 2
@@ -427,6 +439,7 @@ REFUSED = {
     "unknown name": "nope",
     "no outputs file": "starter-p5en --outputs {folder}/absent.json",
     "outputs not JSON": "starter-p5en --outputs {folder}/not.yaml",
+    "outputs deep": "starter-p5en --outputs {folder}/deep.json",
     "outputs of another environment": "starter-p5en --outputs {folder}/other.json",
     "image by tag": "starter-p5en --image registry.example.com/moerl:latest",
 }
@@ -436,6 +449,7 @@ REFUSED = {
 @pytest.mark.parametrize("existing", [False, True], ids=["fresh", "existing"])
 @pytest.mark.usefixtures("wrong", "not_yaml")
 def test_a_refused_render_writes_nothing(arguments: str, existing: bool, tmp_path: Path) -> None:
+    (tmp_path / "deep.json").write_text("[" * 200_000, encoding="utf-8")
     (tmp_path / "other.json").write_text(json.dumps({"p5-cluster": {"ClusterEndpoint": "x"}}), encoding="utf-8")
     out = tmp_path / "parent" / "out"
     if existing:
