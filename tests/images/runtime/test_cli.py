@@ -8,6 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -133,9 +135,11 @@ def test_only_missing_credentials_are_taken_for_that(error: Exception, said: boo
 def test_a_port_in_use_is_said_in_one_line(
     part: str, plan: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from moerl_runtime import efa_exporter
     from moerl_runtime.workers import cgroup, running
 
     monkeypatch.setattr(running.stop, "on_stop", lambda _: None)
+    monkeypatch.setattr(efa_exporter, "on_stop", lambda _: None)
     monkeypatch.setattr(cgroup, "memory_bytes", lambda _: 2**30)
     (tmp_path / "class").mkdir()
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -228,3 +232,60 @@ def test_an_interrupted_engine_ends_with_130_and_no_traceback() -> None:
         engine.send_signal(signal.SIGINT)
         _, said = engine.communicate(timeout=60)
     assert (engine.returncode, said) == (130, "interrupted\n")
+
+
+def runs(pid: str) -> bool:
+    """Whether there is such a process, and it has not ended unseen: of those proc(5) keeps no command line."""
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_an_interrupted_comparison_ends_its_ranks_which_say_nothing(tmp_path: Path) -> None:
+    words = [
+        "smoke",
+        "gpu",
+        "--dispatcher",
+        "gloo",
+        "--ranks",
+        "2",
+        "--steps",
+        "100000",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    with subprocess.Popen(  # noqa: S603 - this package's own program
+        [sys.executable, "-m", "moerl_runtime", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as comparison:
+        children = Path(f"/proc/{comparison.pid}/task/{comparison.pid}/children")
+        status = Path(f"/proc/{comparison.pid}/status")
+
+        def listens() -> bool:
+            """Until all are started Ctrl-C is ignored (proc(5): SigIgn)."""
+            ignored = int(status.read_text(encoding="ascii").partition("SigIgn:")[2].split()[0], 16)
+            return not ignored >> (signal.SIGINT - 1) & 1
+
+        try:
+            deadline = time.monotonic() + 60
+            ranks: list[str] = []
+            while (len(ranks) < 3 or not listens()) and time.monotonic() < deadline:
+                time.sleep(0.05)
+                ranks = children.read_text(encoding="ascii").split()
+            os.killpg(comparison.pid, signal.SIGINT)  # as a terminal does
+            _, said = comparison.communicate(timeout=60)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(comparison.pid, signal.SIGKILL)
+    assert len(ranks) == 3, "two ranks and the tracker of what they share"
+    assert (comparison.returncode, said) == (130, "interrupted\n")
+    deadline = time.monotonic() + 60
+    while (
+        left := [rank for rank in ranks if runs(rank)]
+    ) and time.monotonic() < deadline:  # the tracker ends by itself
+        time.sleep(0.05)
+    assert not left

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -84,8 +85,21 @@ def run(comparison: Comparison, *, clock: Callable[[], float] = time.perf_counte
     began = clock()
     with tempfile.TemporaryDirectory() as folder:
         arguments = (comparison, folder)
-        # A process that fails ends the others and raises here.
-        torch.multiprocessing.spawn(_rank, args=arguments, nprocs=comparison.ranks)  # type: ignore[attr-defined, no-untyped-call]
+        # Ranks inherit that they ignore Ctrl-C, of which each would say a traceback: this process ends them.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            ranks = torch.multiprocessing.spawn(_rank, args=arguments, nprocs=comparison.ranks, join=False)  # type: ignore[attr-defined, no-untyped-call]
+        finally:
+            signal.signal(signal.SIGINT, before)
+        try:
+            # A process that fails ends the others and raises here.
+            while not ranks.join():
+                pass
+        except KeyboardInterrupt:
+            for process in ranks.processes:
+                process.kill()
+                process.join()
+            raise
         found: dict[str, Any] = json.loads((Path(folder) / "found.json").read_text(encoding="utf-8"))
     return found | {"seconds": round(clock() - began, 1)}
 
