@@ -47,6 +47,14 @@ def test_aliases_that_multiply_are_refused(text: str) -> None:
     assert f"more than {MAX_VALUES} values" in str(refused(text).value)
 
 
+def test_as_many_values_as_the_limit_are_read_and_one_more_is_refused() -> None:
+    def listed(values: int) -> str:
+        return "[" + "1, " * (values - 1) + "]"
+
+    assert len(parse(listed(MAX_VALUES), "e.yaml").value) == MAX_VALUES - 1
+    assert "more than" in str(refused(listed(MAX_VALUES + 1)).value)
+
+
 def test_a_key_that_holds_aliases_is_refused_before_it_is_written_out() -> None:
     found = refused(bomb(12).replace("a1:", "? [z]\n: 1\na1:"))
     assert (found.value, found.line) == ("a key is a list or a mapping", 2)
