@@ -578,7 +578,7 @@ def _kubernetes_up(folder: Path, env: str) -> None:
     from infra.local.kubernetes.processes import ProcessFault
     from infra.local.kubernetes.programs import ProgramsMissing
     from infra.local.kubernetes.programs import locate as locate_programs
-    from infra.local.schemas import local_schemas
+    from infra.local.schemas import DEFINITIONS, local_schemas
 
     running = cluster.status(folder)
     if running is not None:
@@ -598,6 +598,8 @@ def _kubernetes_up(folder: Path, env: str) -> None:
         raise typer.Exit(FAILED) from error
     for kind in sorted(unknown):
         _say(err, "no definition", "yellow", f"{kind}: objects of that kind will be refused here")
+    if unknown:
+        _say(err, "hint", "yellow", DEFINITIONS)
     nodes = sum(pool.size.max for pool in plan.pools)
     _say(out, "up", "green", f"{started.url}, {nodes} simulated nodes of {plan.name}, logs {started.logs}")
     out.print(f"export KUBECONFIG={started.kubeconfig}", highlight=False, soft_wrap=True)

@@ -36,6 +36,7 @@ from infra.local.kubernetes.programs import ProgramsMissing
 from infra.local.kubernetes.programs import locate as locate_programs
 from infra.local.pins import fixture_image, fixture_pins
 from infra.local.processes import InUse, held
+from infra.local.schemas import DEFINITIONS
 from infra.node import use_pinned_node
 from infra.operations.lock import lock_text
 from infra.stacks.names import stack_names, toolkit_name
@@ -297,7 +298,7 @@ def _timed(step: str, summary: Summary, console: Console) -> Iterator[None]:
 
 
 def report(summary: Summary, out: Path, console: Console) -> None:
-    """The end report: what was deployed and compared, and what a green run does not prove."""
+    """The end report: what was deployed and compared, and at its end the failure, or what a green run does not prove."""
     console.print()
     if summary.stacks:
         table = Table("stack", "resources", box=None, padding=(0, 2, 0, 0))
@@ -327,6 +328,7 @@ def report(summary: Summary, out: Path, console: Console) -> None:
         )
         if found["unknown_kinds"]:
             console.print(f"  not applied, without definition: {', '.join(found['unknown_kinds'])}", highlight=False)
+            console.print(f"  {DEFINITIONS}", highlight=False)
     elif summary.kubernetes:
         console.print(f"Kubernetes: left out, {summary.kubernetes['left_out']}", highlight=False)
     if summary.second_deploy_changes == 0:
@@ -338,14 +340,14 @@ def report(summary: Summary, out: Path, console: Console) -> None:
             console.print(line, highlight=False)
         console.print(f"  plot: {smoke.picture(out / SMOKE_FOLDER)}", highlight=False)
     console.print(f"{sum(summary.steps.values()):.0f} s in all; {out / 'summary.json'}", highlight=False)
+    if not summary.passed:
+        failure = escape(f"{summary.environment}: {summary.failure}")
+        console.print(f"\n[red]failed[/] {failure}", highlight=False, soft_wrap=True)
+        return
     console.print("\n[bold]Not proven here[/]")
     for line in summary.not_proven:
         console.print(f"  - {line}", highlight=False)
-    console.print()
-    if summary.passed:
-        console.print(f"[green]passed[/] {summary.environment}")
-    else:
-        console.print(f"[red]failed[/] {summary.environment}: {summary.failure}", highlight=False)
+    console.print(f"\n[green]passed[/] {summary.environment}", highlight=False)
 
 
 def main(

@@ -43,7 +43,9 @@ def plot(path: Path, steps: Sequence[Step], record: Record) -> None:
     upper.set_ylabel("reward (share of right places)")
     upper.set_ylim(0, 1)
     upper.legend(loc="lower right", frameon=False)
-    upper.set_title("Smoke RL job on the embedded AWS: tiny MoE, 2 trainer ranks, 3 rollout workers", loc="left")
+    upper.set_title(
+        "Smoke RL job on the embedded AWS: tiny MoE, 2 trainer ranks, 3 rollout workers at a time", loc="left"
+    )
     rates = throughput(record.samples)
     names = sorted({name for _, made in rates for name in made})
     times = [seconds for seconds, _ in rates]
@@ -56,8 +58,7 @@ def plot(path: Path, steps: Sequence[Step], record: Record) -> None:
     )
     lower.set_ylabel("samples stored per second")
     lower.set_xlabel("seconds since the start")
-    # Before the first step processes only start.
-    lower.set_xlim(left=max(0.0, steps[0].at_seconds - RATE_SECONDS - 1))
+    lower.set_xlim(left=0.0)
     lower.set_ylim(0, 1.25 * lower.get_ylim()[1])
     lower.legend(loc="upper left", frameon=False, ncols=len(names), fontsize="small")
     for seconds, what in record.events:

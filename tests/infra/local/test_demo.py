@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from pathlib import Path
@@ -9,7 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from infra.interrupt import Interrupted
 from infra.local import demo
 from infra.local.kubernetes import cluster, fleet
 from infra.local.kubernetes.api import ApiFault
@@ -103,3 +106,51 @@ def test_a_demo_stops_nothing_that_another_command_started(
     assert "http://127.0.0.1:7. `moerl local down --dir" in said
     assert ended == []
     assert not (tmp_path / "summary.json").exists()
+
+
+def reported(summary: demo.Summary, out: Path) -> str:
+    console = Console(file=io.StringIO(), width=400)
+    demo.report(summary, out, console)
+    return str(console.file.getvalue())  # type: ignore[attr-defined]
+
+
+def test_a_failed_demo_ends_with_its_failure_and_a_green_one_with_what_it_did_not_prove(tmp_path: Path) -> None:
+    summary = demo.Summary(environment="starter-p5en", started="", versions={}, failure="deploy [x] exited with 1")
+    failed = reported(summary, tmp_path)
+    assert failed.endswith("failed starter-p5en: deploy [x] exited with 1\n")
+    assert "Not proven" not in failed
+    summary.passed, summary.failure = True, None
+    passed = reported(summary, tmp_path)
+    assert all(line in passed for line in demo.NOT_PROVEN)
+    assert passed.endswith("passed starter-p5en\n")
+
+
+def test_kinds_without_definition_come_with_how_to_get_one(tmp_path: Path) -> None:
+    summary = demo.Summary(environment="starter-p5en", started="", versions={}, passed=True)
+    summary.kubernetes = {
+        "version": "v1.35.0",
+        "nodes": 1,
+        "objects": 1,
+        "pods": {},
+        "unknown_kinds": ["keda.sh/ScaledObject"],
+    }
+    lines = reported(summary, tmp_path).splitlines()
+    named = next(
+        number for number, line in enumerate(lines) if line.endswith("without definition: keda.sh/ScaledObject")
+    )
+    assert "MOERL_SCHEMAS_DIR" in lines[named + 1]
+    assert "k8s/schemas.lock" in lines[named + 1]
+
+
+def test_an_interrupted_demo_stops_its_server_and_says_so_in_the_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise Interrupted
+
+    monkeypatch.setattr(demo, "_steps", interrupted)
+    ended = stopped(monkeypatch)
+    with pytest.raises(Interrupted):
+        demo.run("starter-p5en", tmp_path, Console(file=io.StringIO()))
+    assert ended == [tmp_path / "server"]
+    assert json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))["failure"] == "interrupted"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from infra.local import smoke_plot
 from infra.local.smoke_report import Record, Step
@@ -22,7 +23,10 @@ def test_throughput_is_per_worker_over_the_last_seconds() -> None:
     assert 2.0 not in rates
 
 
-def test_the_plot_is_a_picture(tmp_path: Path) -> None:
+def test_the_plot_is_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Figure] = []
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path: (drawn.append(figure), save(figure, path)))
     samples = [(float(second), {"worker-0": 10.0 * second, "worker-1": 4.0 * second}) for second in range(70)]
     record = Record(began=0.0, events=[(20.0, "Spot notice to worker-0"), (40.0, "trainer killed")], samples=samples)
     steps = [
@@ -31,3 +35,6 @@ def test_the_plot_is_a_picture(tmp_path: Path) -> None:
     ]
     smoke_plot.plot(tmp_path / "smoke.png", steps, record)
     assert (tmp_path / "smoke.png").read_bytes().startswith(b"\x89PNG")
+    upper, lower = drawn[0].axes
+    assert lower.get_xlim()[0] == 0, "seconds since the start"
+    assert upper.get_title(loc="left").endswith("3 rollout workers at a time"), "the legend shows replaced ones too"
