@@ -46,7 +46,7 @@ def locate(name_or_path: str, root: Path) -> Path:
             return candidate
     known = sorted(file.stem for file in (root / ENVIRONMENTS).glob("*.yaml") if not file.stem.endswith(".lock"))
     raise EnvironmentFault(
-        cut(name_or_path),
+        cut(name_or_path) or "''",
         (
             Finding(
                 rule="file.exists",

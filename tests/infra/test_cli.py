@@ -276,6 +276,7 @@ def test_a_name_that_no_file_can_have_is_refused_with_a_document() -> None:
     done = moerl("validate", "x" * 5000, "--json")
     assert done.exit_code == 2
     assert json.loads(done.stdout)["findings"][0]["rule"] == "file.exists"
+    assert moerl("validate", "").stderr.splitlines()[-1] == "refused '': 1 fault, nothing written"
 
 
 @pytest.mark.parametrize("command", [["validate"], ["plan"]], ids=" ".join)
