@@ -2,7 +2,7 @@
 
     python3 benchmarks/gpu.py --payload DIR --work DIR --out DIR [--ranks 2] [--replace-nccl] [STEP ...]
 
-needs the standard library, a python3 that has torch, and nvcc. DIR of the payload holds
+needs a python3 that has torch and boto3, and nvcc. DIR of the payload holds
 
     nccl-2.31.2-sm90.tar.xz   nccl/lib/libnccl.so.2 and nccl/include, of the nvidia-nccl-cu13 wheel
     DeepEP/                   its sources, with third-party/fmt

@@ -100,6 +100,13 @@ def test_a_recorded_log_is_understood() -> None:
     assert found.warnings == ()
 
 
+def test_a_recorded_fallback_to_sockets_is_told_as_that() -> None:
+    found = evidence("recorded-sockets")
+    assert (found.networks, found.channels, found.socket_channels, found.channels_direct) == (("Socket",), 6, 6, 0)
+    checks = nccl_log.judge([found], nodes=2, transport="gda", device_side=False, efa_devices=16)
+    assert causes(checks) == ["sockets-fallback", "no-efa-provider", "efa-partial", "host-staged"]
+
+
 def test_a_run_without_any_log_proves_nothing() -> None:
     empty = nccl_log.parse("")
     assert empty == Evidence()
