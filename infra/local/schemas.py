@@ -10,7 +10,9 @@ from k8s.schemas import Resolved, fetch_https, locked_schemas, resolve
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "schemas"
 MIRROR_VARIABLE = "MOERL_SCHEMAS_DIR"
-DEFINITIONS = f"{MIRROR_VARIABLE} names a folder with the definitions: download the urls of k8s/schemas.lock there, each under its `file`"
+DEFINITIONS = (
+    f"{MIRROR_VARIABLE} names a folder with them: download each `url` of k8s/schemas.lock there, as its `file`"
+)
 """What to do about kinds whose definition could not be fetched."""
 
 

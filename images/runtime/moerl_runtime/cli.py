@@ -68,11 +68,11 @@ def main(arguments: Sequence[str] | None = None, *, variables: Mapping[str, str]
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
-        fault = without_credentials(error)
-        if fault is None:
+        why = without_credentials(error)
+        if why is None:
             raise
-        print(fault, file=sys.stderr)
-        return fault.exit_code
+        print(why, file=sys.stderr)
+        return why.exit_code
 
 
 def _run(written: list[str], variables: Mapping[str, str] | None) -> int:
