@@ -46,3 +46,29 @@ def test_cleanup_runs_to_its_end_and_nothing_but_the_interruption_is_said(entry:
         os.kill(process.pid, signal.SIGINT)
         rest, said = process.communicate(timeout=60)
     assert (process.returncode, rest, said) == (130, "cleaned up\n", "interrupted\n")
+
+
+def test_moerl_listens_for_ctrl_c_before_it_imports_what_takes_long() -> None:
+    """SIGINT comes while `infra.cli` is imported: at its import of boto3."""
+    code = (
+        "import signal, sys\n"
+        "class Boto3:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'boto3': signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Boto3())\n"
+        "sys.argv = ['moerl', '--help']\n"
+        "from infra.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run(  # noqa: S603 - this interpreter
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def test_moerl_is_a_module_too() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "infra", "validate", "nowhere"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "nowhere" in done.stderr
