@@ -41,7 +41,6 @@ from infra.config.outputs import load_outputs
 from infra.config.pins import UNRESOLVED, pins_path
 from infra.config.plan import Plan, build_plan
 from infra.config.pool_plan import PoolPlan
-from infra.interrupt import interruptible
 from infra.node import pinned_node, use_pinned_node
 from infra.operations import image as images
 from infra.operations import lock as locking
@@ -736,7 +735,3 @@ def _say(console: Console, word: str, style: str, rest: str) -> None:
 def _json(document: object) -> None:
     json.dump(document, sys.stdout, indent=2, sort_keys=True)
     print()
-
-
-def main() -> None:
-    interruptible(app)

@@ -41,6 +41,8 @@ NO_CREDENTIALS = (
     "SSOError",
 )
 """botocore's, for callers who have none, or none any more."""
+REFUSALS = ("AccessDenied", "AccessDeniedException", "ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId")
+"""Error codes of AWS for callers who may not."""
 
 EPILOG = """exit codes: 0 done, 1 it failed, 2 wrong input, 130 Ctrl-C; a part's own --help names any other.
 
@@ -68,7 +70,7 @@ def main(arguments: Sequence[str] | None = None, *, variables: Mapping[str, str]
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
-        why = without_credentials(error)
+        why = without_credentials(error) or refused(error)
         if why is None:
             raise
         print(why, file=sys.stderr)
@@ -102,4 +104,20 @@ def without_credentials(error: Exception) -> RuntimeFault | None:
         f"cannot be had: {str(error).rstrip('.')}",
         "In a pod: its service account lacks a Pod Identity association (`aws eks list-pod-identity-associations`), or got it"
         " after the pod had started: delete the pod then. `preflight node` says which. Elsewhere: sign in first.",
+    )
+
+
+def refused(error: Exception) -> RuntimeFault | None:
+    """The fault of a caller whom AWS refuses; None for any other error."""
+    exceptions = sys.modules.get("botocore.exceptions")
+    if exceptions is None or not isinstance(error, exceptions.ClientError):
+        return None
+    code = error.response.get("Error", {}).get("Code", "")
+    if code not in REFUSALS:
+        return None
+    return RuntimeFault(
+        "AWS",
+        error.operation_name,
+        f"was refused: {str(error).rstrip('.')}",
+        "Look at the policy of the role of this pod's service account, or sign in anew.",
     )

@@ -128,6 +128,27 @@ def test_only_missing_credentials_are_taken_for_that(error: Exception, said: boo
     assert (cli.without_credentials(error) is not None) is said
 
 
+@pytest.mark.parametrize(("code", "said"), [("AccessDenied", True), ("ExpiredToken", True), ("SlowDown", False)])
+def test_a_refusal_of_aws_is_one_line_and_any_other_error_stays_whole(
+    code: str, said: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = exceptions.ClientError({"Error": {"Code": code, "Message": "not for you"}}, "ListObjectsV2")
+
+    def fails(*_: object) -> int:
+        raise error
+
+    monkeypatch.setattr(cli, "_run", fails)
+    if said:
+        assert cli.main([]) == 1
+        lines = capsys.readouterr().err.splitlines()
+        assert len(lines) == 1
+        assert "ListObjectsV2" in lines[0]
+        assert code in lines[0]
+    else:
+        with pytest.raises(exceptions.ClientError):
+            cli.main([])
+
+
 # --- addresses in use
 
 
