@@ -523,10 +523,11 @@ def status(
     """Say what runs here, the embedded AWS or a control plane, and where. Exit 1 when nothing does."""
     from infra.local import server
     from infra.local.kubernetes import cluster
+    from infra.local.kubernetes.processes import ProcessFault
 
     try:
         running, control_plane = server.status(directory), cluster.status(directory / "kubernetes")
-    except (server.EmulatorError, OSError) as error:
+    except (server.EmulatorError, ProcessFault, OSError) as error:
         _stop(FAILED, error, as_json)
     node = pinned_node()
     variables = server.client_environment(running, node=node) if running and node else {}
@@ -556,10 +557,11 @@ def down(
     """Stop what `up` started, embedded AWS and control plane; what was deployed to them is gone."""
     from infra.local import server
     from infra.local.kubernetes import cluster
+    from infra.local.kubernetes.processes import ProcessFault
 
     try:
         stopped = [cluster.stop(directory / "kubernetes"), server.stop(directory)]
-    except (server.EmulatorError, OSError) as error:
+    except (server.EmulatorError, ProcessFault, OSError) as error:
         _stop(FAILED, error, as_json=False)
     out.print("stopped" if any(stopped) else "nothing was running")
 
@@ -579,11 +581,10 @@ def _kubernetes_up(folder: Path, env: str) -> None:
     from infra.local.kubernetes.programs import locate as locate_programs
     from infra.local.schemas import DEFINITIONS, local_schemas
 
-    running = cluster.status(folder)
-    if running is not None:
-        _say(err, "not started", "red", f"one runs here already: {running.url}")
-        raise typer.Exit(FAILED)
     try:
+        running = cluster.status(folder)
+        if running is not None:
+            raise ProcessFault(f"one runs here already: {running.url}")
         started, _, unknown = fleet.start(
             folder,
             locate_programs(os.environ),

@@ -103,10 +103,12 @@ def _refuse_what_runs(out: Path) -> None:
     from infra.local.kubernetes import cluster
 
     # Of `moerl local up`, or of a demo that was killed.
-    embedded = server.status(out / "server")
+    try:
+        embedded, control_plane = server.status(out / "server"), cluster.status(out / "kubernetes")
+    except (server.EmulatorError, ProcessFault) as damaged:
+        raise InUse(str(damaged)) from damaged
     if embedded:
         raise InUse(f"an embedded AWS runs there: {embedded.url}. `moerl local down --dir {out / 'server'}` ends it")
-    control_plane = cluster.status(out / "kubernetes")
     if control_plane:
         raise InUse(f"a control plane runs there: {control_plane.url}. `moerl local down --dir {out}` ends it")
 

@@ -313,6 +313,20 @@ def test_a_damaged_state_file_is_named_in_one_line(verb: str, text: str, tmp_pat
     assert (tmp_path / server.STATE_FILE).read_text(encoding="utf-8") == text
 
 
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"url": 1}'], ids=["cut", "list", "empty", "of another release"])
+@pytest.mark.parametrize("words", [("up", "--kubernetes"), ("status",), ("down",)], ids=" ".join)
+def test_a_damaged_state_file_of_a_control_plane_is_named_in_one_line(
+    words: tuple[str, ...], text: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "kubernetes" / "kubernetes.json"
+    path.parent.mkdir()
+    path.write_text(text, encoding="utf-8")
+    done = moerl("local", *words, "--dir", str(tmp_path))
+    assert done.exit_code == 1
+    assert f"{path} is damaged" in done.stderr.splitlines()[-1]
+    assert path.read_text(encoding="utf-8") == text
+
+
 def test_status_of_nothing_fails_and_down_has_nothing_to_stop(tmp_path: Path) -> None:
     done = moerl("local", "status", "--dir", str(tmp_path), "--json")
     assert (done.exit_code, json.loads(done.stdout)) == (

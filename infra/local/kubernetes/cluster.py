@@ -195,13 +195,19 @@ def _write(cluster: Cluster) -> None:
 
 
 def _read(folder: Path) -> Cluster | None:
-    """What the state file says, whether or not it still holds; None without one."""
+    """What the state file says, whether or not it still holds; None without one. Raises ProcessFault for one that is damaged,
+    or was written by another release."""
+    path = folder / STATE_FILE
     try:
-        fields = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        starter = tuple(fields["starter"]) if fields["starter"] else None
+        return Cluster(**{**fields, "folder": folder, "deployments": tuple(fields["deployments"]), "starter": starter})
     except FileNotFoundError:
         return None
-    starter = tuple(fields["starter"]) if fields["starter"] else None
-    return Cluster(**{**fields, "folder": folder, "deployments": tuple(fields["deployments"]), "starter": starter})
+    except (ValueError, KeyError, TypeError) as error:
+        raise ProcessFault(
+            f"{path} is damaged: {error!r}. End what `pgrep -f {folder}` shows of it, and remove the folder."
+        ) from error
 
 
 def _alive(cluster: Cluster) -> list[int]:

@@ -108,6 +108,19 @@ def test_a_demo_stops_nothing_that_another_command_started(
     assert not (tmp_path / "summary.json").exists()
 
 
+@pytest.mark.parametrize("state", ["server/emulator.json", "kubernetes/kubernetes.json"])
+def test_a_damaged_state_file_ends_a_demo_before_its_first_step(
+    state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "_steps", lambda *_: pytest.fail("a step was taken"))
+    (tmp_path / state).parent.mkdir()
+    (tmp_path / state).write_text("{", encoding="utf-8")
+    code, said = demo_in(tmp_path, capsys)
+    assert code == 1
+    assert f"{tmp_path / state} is damaged" in said
+    assert not (tmp_path / "summary.json").exists()
+
+
 def reported(summary: demo.Summary, out: Path) -> str:
     console = Console(file=io.StringIO(), width=400)
     demo.report(summary, out, console)
