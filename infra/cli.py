@@ -35,6 +35,7 @@ from rich.text import Text
 
 from infra.catalog import CATALOG, Software
 from infra.config.faults import EnvironmentFault, Finding, addressed, count
+from infra.config.forms import ACCOUNT, REGION
 from infra.config.image_arguments import ImageArguments, image_arguments
 from infra.config.loader import Loaded, load_named
 from infra.config.outputs import load_outputs
@@ -52,8 +53,6 @@ from infra.report import print_findings, print_plan
 
 T = TypeVar("T")
 IMAGE = re.compile(r"[a-z0-9][a-z0-9._:/-]*@sha256:[0-9a-f]{64}")
-ACCOUNT = re.compile(r"[0-9]{12}")
-REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-[0-9]")
 ROOT = Path(__file__).resolve().parent.parent
 OK, FAILED, WRONG_INPUT, TIMED_OUT, NOT_HERE = 0, 1, 2, 3, 4
 NO_CREDENTIALS = (NoCredentialsError, PartialCredentialsError, ProfileNotFound, SSOError, TokenRetrievalError)
@@ -457,13 +456,13 @@ def pool_tag(env: Env, pool: Annotated[str, typer.Argument(metavar="POOL")], as_
 
 
 def _account(value: str) -> str:
-    if not ACCOUNT.fullmatch(value):
+    if not re.fullmatch(ACCOUNT.pattern, value):
         raise typer.BadParameter(f"{value!r} is no account id, which has 12 digits")
     return value
 
 
 def _region(value: str) -> str:
-    if not REGION.fullmatch(value):
+    if not re.fullmatch(REGION.pattern, value):
         raise typer.BadParameter(f"{value!r} is no region of AWS, such as us-west-2")
     return value
 
