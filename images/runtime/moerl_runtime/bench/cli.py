@@ -41,7 +41,6 @@ def register(commands: Any) -> None:
         "bench",
         help="NCCL and DeepEP between nodes of a pool",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     kinds = bench.add_subparsers(metavar="BENCH", required=True)
     texts = {
@@ -49,9 +48,7 @@ def register(commands: Any) -> None:
         "deepep": "dispatch and combine of DeepEP against plain NCCL, checked and timed",
     }
     for kind, text in texts.items():
-        parser = kinds.add_parser(
-            kind, help=text, description=text, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
+        parser = kinds.add_parser(kind, help=text, description=text, epilog=EPILOG)
         plans.add_argument(parser)
         parser.add_argument("--pool", required=True, help="pool of the plan that this node belongs to")
         parser.add_argument("--rendezvous", required=True, metavar="HOST:PORT", help="where ranks meet: the first node")

@@ -48,7 +48,6 @@ def register(commands: Any) -> None:
         "preflight",
         help="proves a node and this image before a job may use them",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parts = preflight.add_subparsers(metavar="PART", required=True)
     texts = {
@@ -58,9 +57,7 @@ def register(commands: Any) -> None:
     }
     handlers = {"node": _node, "gpu": _gpu, "fabric": _fabric}
     for name, text in texts.items():
-        parser = parts.add_parser(
-            name, help=text, description=text, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
+        parser = parts.add_parser(name, help=text, description=text, epilog=EPILOG)
         plans.add_argument(parser)
         parser.add_argument("--pool", required=True, help="pool of the plan that this node belongs to")
         parser.add_argument("--json", type=output, metavar="FILE", help="write the verdict there as well")
