@@ -32,6 +32,20 @@ def port(text: str) -> int:
     return whole(0, LAST_PORT)(text)
 
 
+def host_port(text: str) -> tuple[str, int] | None:
+    """(host, port) of HOST:PORT, without the brackets of an IPv6 address; None for any other text. The host may be empty."""
+    host, colon, written = text.rpartition(":")
+    number = digits(written)
+    if not colon or number is None or number > LAST_PORT:
+        return None
+    return host.strip("[]"), number
+
+
+def digits(text: str) -> int | None:
+    """The number that is written in the digits 0 to 9; None for any other text. Python takes more for digits, such as `²`."""
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
 def url(text: str) -> str:
     """http://HOST or https://HOST, with what may follow."""
     try:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import logging
 from functools import lru_cache
 
+from moerl_runtime.arguments import digits
+
 log = logging.getLogger(__name__)
 
 LOGGED_MAX = 1_000
@@ -13,8 +15,9 @@ LOGGED_MAX = 1_000
 
 def number(text: str, width: int, *, key: str) -> int | None:
     """The number that is written so, with zeros in front up to `width` digits; None for other text, and `key` is logged."""
-    if text.isascii() and text.isdigit() and f"{int(text):0{width}d}" == text:
-        return int(text)
+    found = digits(text)
+    if found is not None and f"{found:0{width}d}" == text:
+        return found
     pass_over(key)
     return None
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TypeVar
 
+from moerl_runtime.arguments import digits, host_port
 from moerl_runtime.faults import InputFault, RuntimeFault
 
 BODY_BYTES_MAX = 64 * 2**20
@@ -43,12 +44,12 @@ S = TypeVar("S", bound=ThreadingHTTPServer)
 
 def address(listen: str) -> tuple[str, int]:
     """(host, port) of HOST:PORT. Raises InputFault for anything else, and for a host that means every interface."""
-    host, colon, port = listen.rpartition(":")
-    if not colon or not (port.isascii() and port.isdigit()) or not 0 <= int(port) < 65536:
+    found = host_port(listen)
+    if found is None:
         raise InputFault("--listen", listen, "is not HOST:PORT", "Write the pod's address and a port.")
-    if host in ("", "[::]", "*") or _is_zero(host):
+    if found[0] in ("", "::", "*") or _is_zero(found[0]):
         raise InputFault("--listen", listen, "would listen on every interface", "Write the pod's own address.")
-    return host.strip("[]"), int(port)
+    return found
 
 
 def _is_zero(host: str) -> bool:
@@ -138,12 +139,11 @@ def _connection_class(handler: Handler) -> type[Connection]:
         timeout = READ_TIMEOUT_SECONDS
 
         def serve(self) -> None:
-            written = self.headers.get("Content-Length") or "0"
-            if not (written.isascii() and written.isdigit()) or int(written) > BODY_BYTES_MAX:
-                self.reply(Answer(status=413 if written.isdigit() else 400))
+            length = digits(self.headers.get("Content-Length") or "0")
+            if length is None or length > BODY_BYTES_MAX:
+                self.reply(Answer(status=400 if length is None else 413))
                 self.close_connection = True
                 return
-            length = int(written)
             path, _, query = self.path.partition("?")
             request = Request(
                 method=self.command,

@@ -46,7 +46,20 @@ def test_a_body_without_a_sound_length_is_refused_unread(length: str, status: in
 
 @pytest.mark.parametrize(
     "listen",
-    ["0.0.0.0:80", "[::]:80", ":80", "*:80", "10.0.0.1", "10.0.0.1:x", "h:70000", "0:80", "0x0:80", "00.0:80", "h:²"],
+    [
+        "0.0.0.0:80",
+        "[::]:80",
+        ":::80",
+        ":80",
+        "*:80",
+        "10.0.0.1",
+        "10.0.0.1:x",
+        "h:70000",
+        "0:80",
+        "0x0:80",
+        "00.0:80",
+        "h:²",
+    ],
 )
 def test_no_address_means_every_interface(listen: str) -> None:
     with pytest.raises(InputFault, match="--listen"):

@@ -23,7 +23,7 @@ from moerl_runtime.agent.core import Core
 from moerl_runtime.agent.exported import METRICS
 from moerl_runtime.agent.grading import grader
 from moerl_runtime.agent.loop import Loop
-from moerl_runtime.arguments import port, url
+from moerl_runtime.arguments import digits, port, url
 from moerl_runtime.engine.client import Engine, Refused, Unreachable
 from moerl_runtime.faults import InputFault
 from moerl_runtime.metrics import CONTENT_TYPE, Metrics
@@ -262,10 +262,13 @@ def _engine(arguments: argparse.Namespace, *, requests_max: int) -> Engine:
 
 
 def _member(variables: Mapping[str, str]) -> int:
-    index = variables.get("LWS_WORKER_INDEX", "")
-    if not index.isdigit() or int(index) < 1:
-        raise InputFault("LWS_WORKER_INDEX", index, "is no follower's number", "Run it in a pod of a LeaderWorkerSet.")
-    return int(index)
+    written = variables.get("LWS_WORKER_INDEX", "")
+    index = digits(written)
+    if not index:
+        raise InputFault(
+            "LWS_WORKER_INDEX", written, "is no follower's number", "Run it in a pod of a LeaderWorkerSet."
+        )
+    return index
 
 
 class _serving:

@@ -26,6 +26,7 @@ from moerl_runtime.agent.settings import (
     SILENT_LOOKS,
     Settings,
 )
+from moerl_runtime.arguments import digits
 from moerl_runtime.metrics import Metrics
 from moerl_runtime.protocol import Attempt, Current
 
@@ -82,9 +83,10 @@ def version_of(tag: str, of: Attempt) -> int | None:
     """The version that a tag names, None where it is not of that attempt."""
     if tag in FRESH_TAGS:
         return 0
-    if not tag.isdigit():
+    number = digits(tag)
+    if number is None:
         return None
-    attempt, version = divmod(int(tag), _VERSIONS)
+    attempt, version = divmod(number, _VERSIONS)
     return version if attempt == of.number else None
 
 

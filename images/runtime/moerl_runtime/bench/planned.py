@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from moerl_runtime import plan as plans
+from moerl_runtime.arguments import digits, host_port
 from moerl_runtime.bench import verdict
 from moerl_runtime.bench.settings import INDEX_VARIABLE, Backend, Case, Kind, Links, Settings, Shape
 from moerl_runtime.bench.verdict import Floor
@@ -107,10 +108,10 @@ def fitting(shape: Shape, ranks: int) -> Shape:
 
 def address(text: str) -> tuple[str, int]:
     """HOST:PORT as a pair. Raises InputFault otherwise."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65_536:
+    found = host_port(text)
+    if found is None or not all(found):
         raise InputFault("address", text, "is not HOST:PORT", "Write for example 127.0.0.1:29500.")
-    return host.strip("[]"), int(port)
+    return found
 
 
 def node_index(variables: Mapping[str, str], nodes: int) -> int:
@@ -118,9 +119,10 @@ def node_index(variables: Mapping[str, str], nodes: int) -> int:
     if nodes < 1:
         raise InputFault("--nodes", nodes, "is not a number of nodes", "Write 1 or more.")
     text = variables.get(INDEX_VARIABLE, "0")
-    if not text.isdigit() or int(text) >= nodes:
+    index = digits(text)
+    if index is None or index >= nodes:
         raise InputFault(INDEX_VARIABLE, text, f"is not one of {nodes} nodes", "Start it as the rendered job does.")
-    return int(text)
+    return index
 
 
 def _dispatch_needs(plan: Node, pool: str) -> Node | None:

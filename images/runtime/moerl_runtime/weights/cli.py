@@ -13,6 +13,7 @@ import boto3
 
 from moerl_runtime import plan as run_plan
 from moerl_runtime import store, train_script
+from moerl_runtime.arguments import digits
 from moerl_runtime.faults import InputFault, RuntimeFault
 from moerl_runtime.plan import Node
 from moerl_runtime.weights import cache, hub, models, pointer, prepare, publish, retain
@@ -118,11 +119,12 @@ def run_tool(command: Sequence[str]) -> None:
 
 def _index(arguments: Namespace) -> int:
     written: str = arguments.variables.get("JOB_COMPLETION_INDEX", "")
-    if not written.isdigit() or int(written) >= arguments.nodes:
+    index = digits(written)
+    if index is None or index >= arguments.nodes:
         raise InputFault(
             "JOB_COMPLETION_INDEX", written, f"is no pod of {arguments.nodes}", "Run it as an Indexed Job."
         )
-    return int(written)
+    return index
 
 
 def _list(arguments: Namespace) -> int:

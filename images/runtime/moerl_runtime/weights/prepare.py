@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from moerl_runtime import store
+from moerl_runtime.arguments import host_port
 from moerl_runtime.faults import InputFault, RuntimeFault
 from moerl_runtime.weights import cache, manifest, models, transfer
 from moerl_runtime.weights.cache import Clock, Wait
@@ -143,9 +144,10 @@ def bf16_command(tools: Path, source: Path, target: Path) -> list[str]:
 
 def reference_command(job: Job, source: Path, target: Path) -> list[str]:
     """One process per GPU, fewer where the model has fewer layers than the job has GPUs: the tool refuses more."""
-    host, _, port = job.rendezvous.rpartition(":")
-    if not host or not port.isdigit():
+    found = host_port(job.rendezvous)
+    if found is None or not found[0]:
         raise InputFault("--rendezvous", job.rendezvous, "is not HOST:PORT", "Write the first pod's name and a port.")
+    host, port = found
     return [
         sys.executable,
         *("-m", "torch.distributed.run"),
@@ -153,7 +155,7 @@ def reference_command(job: Job, source: Path, target: Path) -> list[str]:
         *("--node-rank", str(job.index)),
         *("--nproc-per-node", str(max(1, min(job.gpus, layers(job.shape) // job.nodes)))),
         *("--master-addr", host),
-        *("--master-port", port),
+        *("--master-port", str(port)),
         str(job.tools / "convert_hf_to_torch_dist.py"),
         *job.shape,
         *("--hf-checkpoint", str(source)),

@@ -32,7 +32,7 @@ def test_ranks_that_do_not_divide_the_experts_are_refused() -> None:
         planned.cases_of(document(), "rollout", None, 24)
 
 
-@pytest.mark.parametrize("text", ["host", "host:", ":1", "host:x", "host:0", "host:70000"])
+@pytest.mark.parametrize("text", ["host", "host:", ":1", "host:x", "host:²", "host:0", "host:70000"])
 def test_an_address_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InputFault, match="HOST:PORT"):
         planned.address(text)
